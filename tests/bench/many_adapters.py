@@ -207,7 +207,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20, help="of load for each arm")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of the one decode server; of one each, one")
     parser.add_argument("--compute", default="f32", choices=("f32", "bf16"))
-    parser.add_argument("--engine", default="kv_blocks: 256", help="more settings of each engine")
+    parser.add_argument("--engine", default='kv_blocks: 256 kv_dtype: "f32"', help="more settings of each engine")
     parser.add_argument("--zipf", action="store_true")
     options = parser.parse_args()
     options.bin = options.bin.resolve()
