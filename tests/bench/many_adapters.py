@@ -5,9 +5,10 @@ them from --clients at once, and prints tokens a second, latency and memory of
     one, all in  the same with room for all
     one each     a decode server for each, the adapter merged into its weights at load; --servers of them at most
 
-behind a gateway, with answers compared between the arms. Adapters are asked for equally often, or (--zipf) the k-th in
-proportion to 1/k. Memory is what only these processes have plus their share of what several have (Pss of smaps_rollup). Needs
-a machine that is otherwise idle.
+behind a gateway. Answers of the first two have to be equal; how many of the third are is said, as a merged adapter is rounded
+elsewhere. Adapters are asked for equally often, or (--zipf) the k-th in
+proportion to 1/k. Memory is what only these processes have plus their share of what several have (Pss of smaps_rollup).
+Tokens a second want a machine that is otherwise idle; tokens per second of processor time, of the decode servers alone, hardly do.
 
     many_adapters.py --bin build/release/bin [--adapters 64] [--resident 8] [--seconds 20] [--zipf]
 """
@@ -15,6 +16,7 @@ a machine that is otherwise idle.
 import argparse
 import http.client
 import json
+import os
 import random
 import subprocess
 import sys
@@ -37,8 +39,8 @@ Answers = Dict[Tuple[str, str], List[int]]
 class Result(NamedTuple):
     """Of one arm."""
 
-    servers: int
     tokens_per_second: float
+    tokens_per_cpu_second: float
     p50: float
     p99: float
     memory_mb: float  # of the decode servers
@@ -50,11 +52,11 @@ class Arm:
     """Decode servers and a gateway, from start to stop."""
 
     def __init__(self, options: argparse.Namespace, folder: Path, settings: Dict[str, str]) -> None:
-        """`settings`: of each decode server, by its model's name."""
+        """`settings`: of each decode server, by its model's name. One alone has all threads, of several each has one."""
         self.folder = folder
         folder.mkdir()
         self.port, *ports = free_ports(1 + len(settings))
-        engine = f'directory: "{options.base}" threads: {options.threads} max_num_seqs: 16 compute_dtype: "{options.compute}"'
+        engine = f'directory: "{options.base}" threads: {options.threads if len(settings) == 1 else 1} max_num_seqs: 16 compute_dtype: "{options.compute}"'
         models = ""
         self.processes: List[subprocess.Popen] = []
         for (name, text), port in zip(settings.items(), ports):
@@ -96,6 +98,12 @@ class Arm:
             raise RuntimeError(f"{model}: {response.status} {body!r}")
         return json.loads(body)["choices"][0]["token_ids"]
 
+    def cpu_seconds(self) -> float:
+        ticks = 0
+        for process in self.processes[:-1]:
+            ticks += sum(map(int, Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def memory_mb(self) -> float:
         total = 0
         for process in self.processes[:-1]:
@@ -131,19 +139,20 @@ def measure(options: argparse.Namespace, folder: Path, settings: Dict[str, str],
     try:
         idle = arm.memory_mb()
         answers = {(name, prompt): arm.ask(name, prompt, options.tokens) for name in names for prompt in PROMPTS}
-        begun = time.monotonic()
+        begun, used = time.monotonic(), arm.cpu_seconds()
         end[0] = begun + options.seconds
         threads = [threading.Thread(target=client, args=(number,)) for number in range(options.clients)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        spent = time.monotonic() - begun
+        spent, used = time.monotonic() - begun, arm.cpu_seconds() - used
         if faults:
             raise SystemExit(f"{folder.name}: {faults[0]}")
         seconds.sort()
-        return Result(len(settings), len(seconds) * options.tokens / spent, seconds[len(seconds) // 2],
-                      seconds[int(len(seconds) * 0.99)], arm.memory_mb(), idle, answers)
+        tokens = len(seconds) * options.tokens
+        return Result(tokens / spent, tokens / used, seconds[len(seconds) // 2], seconds[int(len(seconds) * 0.99)],
+                      arm.memory_mb(), idle, answers)
     finally:
         arm.stop()
 
@@ -165,18 +174,22 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         "one, all resident": (together(len(names)), names),
         "one each": ({name: f'engine {{ ENGINE adapter: "{folder}/{name}" }}\n' for name in apart}, apart),
     }
-    print("decode servers | adapters | tokens/s | p50 s | p99 s | MB idle | MB after load")
+    print("decode servers | adapters | tokens/s | tokens per CPU s | p50 s | p99 s | MB idle | MB after load")
     results: List[Result] = []
     for number, (name, (settings, asked)) in enumerate(arms.items()):
         result = measure(options, folder / f"arm{number}", settings, asked)
-        print(f"{name} | {len(asked)} | {result.tokens_per_second:.0f} | {result.p50:.3f} | {result.p99:.3f} | "
+        print(f"{name} | {len(asked)} | {result.tokens_per_second:.0f} | {result.tokens_per_cpu_second:.0f} | {result.p50:.3f} | {result.p99:.3f} | "
               f"{result.idle_mb:.0f} | {result.memory_mb:.0f}", flush=True)
         results.append(result)
-    one, _, each = results
+    one, roomy, each = results
+    if one.answers != roomy.answers:
+        raise SystemExit("answers depend on how many adapters are resident")
+    speed = one.tokens_per_second / each.tokens_per_second
+    cheaper = one.tokens_per_cpu_second / each.tokens_per_cpu_second
     scale = len(names) / len(apart)
     equal = sum(one.answers[key] == answer for key, answer in each.answers.items())
-    print(f"one server for {len(names)} adapters beside one each: {one.tokens_per_second / each.tokens_per_second:.2f} of the "
-          f"tokens/s, 1/{each.memory_mb * scale / one.memory_mb:.1f} of the memory"
+    print(f"one server for {len(names)} adapters beside one each: {speed:.2f} of the tokens/s, "
+          f"{cheaper:.2f} of the tokens per CPU s, 1/{each.memory_mb * scale / one.memory_mb:.1f} of the memory"
           + (f" (that of {len(apart)} servers times {scale:g})" if scale > 1 else "")
           + f"; {equal} of {len(each.answers)} answers are equal")
 
@@ -192,9 +205,9 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=32, help="of an answer")
     parser.add_argument("--seconds", type=float, default=20, help="of load for each arm")
-    parser.add_argument("--threads", type=int, default=1, help="of each decode server")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of the one decode server; of one each, one")
     parser.add_argument("--compute", default="f32", choices=("f32", "bf16"))
-    parser.add_argument("--engine", default="kv_blocks: 256", help="more settings of each engine")
+    parser.add_argument("--engine", default='kv_blocks: 256 kv_dtype: "f32"', help="more settings of each engine")
     parser.add_argument("--zipf", action="store_true")
     options = parser.parse_args()
     options.bin = options.bin.resolve()

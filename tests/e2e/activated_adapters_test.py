@@ -6,6 +6,7 @@ never makes a cache (cache_of "base_always"), whose answers' cache is the base's
 import argparse
 import json
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ INVOCATION = [700, 701, 702]
 ADAPTERS = ["x1", "x2"]
 OF_BASE = ["p1", "p2"]  # cache_of "base": they act from the last token of a prompt on
 READING = ["i1", "i2"]  # cache_of "base_always": they choose tokens over their base's cache
+FORMATS = ["raw", "lossless", "int8"]  # of the base
 BLOCK = 16
 TOKENS = 16
 WAIT_S = 60
@@ -35,14 +37,15 @@ class Fleet:
         self.port, prefill, shared, alone = free_ports(4)
         # The cache in bf16, so that raw frames bring all of it.
         engine = f'directory: "{MODEL}" threads: 1 max_num_seqs: 8 compute_dtype: "f32" kv_dtype: "bf16"'
+        codec = "codec { " + " ".join(f'formats: "{name}"' for name in FORMATS) + " }\n"
         adapters = "".join(f'adapters {{ name: "%s{name}" directory: "{folder}/{name}" }}\n' for name in ADAPTERS)
         for kind, names in (("base", OF_BASE), ("base_always", READING)):
             adapters += "".join(f'adapters {{ name: "%s{name}" directory: "{folder}/{name}" cache_of: "{kind}" }}\n'
                                 for name in names)
         texts = {
-            "prefill": f'listen: "127.0.0.1:{prefill}"\nadmin_listen: ""\nengine {{ {engine} }}\n',
+            "prefill": f'listen: "127.0.0.1:{prefill}"\nadmin_listen: ""\nengine {{ {engine} }}\n{codec}',
             "shared": f'listen: "127.0.0.1:{shared}"\nadmin_listen: ""\nserved_model_name: "chat"\nengine {{ {engine} }}\n'
-                      f'prefill_targets: "127.0.0.1:{prefill}"\n{PATIENCE}{adapters.replace("%s", "")}',
+                      f'prefill_targets: "127.0.0.1:{prefill}"\n{codec}{PATIENCE}{adapters.replace("%s", "")}',
             "alone": f'listen: "127.0.0.1:{alone}"\nadmin_listen: ""\nserved_model_name: "alone-chat"\n'
                      f'engine {{ {engine} prefix_cache: false }}\n{adapters.replace("%s", "alone-")}',
             "gateway": f'listen: "127.0.0.1:{self.port}"\n'
@@ -67,7 +70,7 @@ class Fleet:
                 urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready?model={model}", timeout=2).close()
         except OSError:
             return False
-        return " is ready: raw" in (self.folder / "shared.log").read_text()
+        return re.search(r" is ready: .*\braw\b", (self.folder / "shared.log").read_text()) is not None
 
     def logs(self) -> str:
         return "\n".join((self.folder / f"{name}.log").read_text()[-1500:] for name in ("prefill", "shared", "alone"))
@@ -119,6 +122,16 @@ def check_prompt(fleet: Fleet, prompt: List[int], begin: Optional[int], adapters
     assert fleet.exact("chat", prompt)["tokens"] == alone["chat"]
     different = {tuple(tokens) for tokens in alone.values()}
     assert len(different) == (1 if begin is None else 3), alone
+
+
+def check_formats(fleet: Fleet, name: str, prompt: List[int], before: int) -> None:
+    """`before`: tokens of the prompt whose cache is the base's. They come in its formats; what one of them loses is its own."""
+    alone = fleet.exact(f"alone-{name}", prompt)["tokens"]
+    for kind in FORMATS[1:]:
+        answer = fleet.ask(name, prompt, {"format": kind})
+        assert answer["plan"] == "remote" and answer["format"] == kind, (name, answer)
+        assert min(before, len(prompt) - 1) - 1 <= answer["handed_over_tokens"] <= before, (name, answer)
+        assert kind != "lossless" or answer["tokens"] == alone, (name, answer, alone)
 
 
 def check_reading(fleet: Fleet, prompt: List[int]) -> None:
@@ -174,6 +187,9 @@ def check(binaries: Path, folder: Path) -> None:
         for count in (75, 97):
             check_prompt(fleet, ids(count), count - 1, OF_BASE)
             check_reading(fleet, ids(count))
+        check_formats(fleet, ADAPTERS[0], [*text[:50], *INVOCATION, *ids(9)], 50)
+        check_formats(fleet, OF_BASE[0], ids(70), 69)
+        check_formats(fleet, READING[0], ids(70), 70)
     except AssertionError:
         print(fleet.logs(), file=sys.stderr)
         raise

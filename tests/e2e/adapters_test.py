@@ -91,8 +91,8 @@ class Servers:
     def answer(self, model: str, prompt: str) -> List[int]:
         return self.ask(model, prompt)["choices"][0]["token_ids"]
 
-    def load(self, name: str, path: str, key: str = "operator") -> Tuple[int, Any]:
-        return self.call("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}, key)
+    def load(self, name: str, path: str, key: str = "operator", **more: str) -> Tuple[int, Any]:
+        return self.call("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path, **more}, key)
 
     def unload(self, name: str, key: str = "operator") -> Tuple[int, Any]:
         return self.call("/v1/unload_lora_adapter", {"lora_name": name}, key)
@@ -139,6 +139,9 @@ def check_errors(servers: Servers, folder: Path) -> None:
     for name in ("chat", "a0"):
         status, reply = servers.load(name, "a0")
         assert status == 400 and reply["error"]["param"] == "lora_name", reply
+    for kind, why in (("other", "cache_of is none of"), ("base_always", "updates model.layers.0.self_attn.k_proj")):
+        status, reply = servers.load("x", "a0", cache_of=kind)
+        assert status == 400 and why in reply["error"]["message"], reply
     bad = folder / "adapters" / "bad"
     bad.mkdir()
     for name in ("adapter_config.json", "adapter_model.safetensors"):
@@ -170,6 +173,16 @@ def check_identity(servers: Servers) -> None:
             return
         assert time.monotonic() < deadline, {service: found[-5:] for service, found in models.items()}
         time.sleep(0.05)
+
+
+def check_cache_of(servers: Servers) -> None:
+    """One that is added as an adapter over its base's cache is one."""
+    long = "The lamp was lit at dusk, and put out at dawn, by the younger brother. " * 8
+    servers.answer("chat", long)
+    assert servers.load("of-base", "a1", cache_of="base")[0] == 200
+    reply = servers.ask("of-base", long)
+    assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] > 50, reply
+    assert servers.unload("of-base")[0] == 200
 
 
 def come_and_go(servers: Servers, expected: Dict[Tuple[str, str], List[int]], stop: threading.Event,
@@ -256,6 +269,7 @@ def check(binaries: Path, folder: Path, seconds: float, collector: int) -> None:
                   for name in ("a0", "a1", "chat", "a0", "a1", "chat")]
         assert cached[:3] == [0, 0, 0] and min(cached[3:]) > 50, cached
         check_identity(servers)
+        check_cache_of(servers)
         under_load(servers, asked, expected, seconds)
         status, reply = servers.unload("a0")
         assert status == 200, reply
