@@ -23,6 +23,20 @@ struct Imagined {
   int64_t positions = 0;
 };
 
+// Pages of positions that no row sees any more may be others': NaN.
+inline void ForgetUnseen(AttentionProblem& problem) {
+  const Bf16 nan{0x7fff};
+  for (const SequenceRows& s : problem.sequences) {
+    for (int64_t p = 0; p < FirstVisible(s.position_begin, problem.c.window); ++p) {
+      for (int h = 0; h < problem.c.kv_heads; ++h) {
+        const int64_t at = problem.Element(s, p, h);
+        std::fill_n(problem.k.begin() + at, problem.c.head_dim, nan);
+        std::fill_n(problem.v.begin() + at, problem.c.head_dim, nan);
+      }
+    }
+  }
+}
+
 // Attention kernels' own source, run on the host by simt.h and held against a loop in double. Include it
 // behind the kernels' .cuh.
 class SimulatedAttention : public ::testing::Test {
@@ -45,6 +59,7 @@ void SimulatedAttention::CheckUnits(const AttentionCase& c, const Imagined& gpu,
                                     const Attend& attend) {
   SCOPED_TRACE(testing::Message() << c << ", on " << gpu.blocks);
   AttentionProblem problem(c, random_);
+  ForgetUnseen(problem);
   const AlignedCopy<Bf16> k(problem.k), v(problem.v);
   std::vector<int64_t> first_token;
   std::vector<SequenceEntry> entries;
