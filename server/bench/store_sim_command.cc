@@ -17,9 +17,9 @@ namespace {
 
 constexpr char kUsage[] =
     R"(aludel-bench store-sim plays a trace to a simulated prefix store with several devices and formats: what a prompt waits for
-its cache, what the formats lose, and how much of the prompts each device had. Each format alone under LRU and under
-Belady's rule (which knows the future, and is no bound where there are several devices), and all of them placed by
-utility, for each worth of quality.
+its cache, what the formats lose, and how much of the prompts each device had. Each format alone under LRU, under a decayed
+count of uses ("score") and under Belady's rule (which knows the future, and is no bound where there are several
+devices), and all of them placed by utility, for each worth of quality.
 
   aludel-bench store-sim trace.jsonl --format raw:114688:0:0 --format scd:7168:0.01:2e-6 --device memory:8e9:2e10
       --device disk:64e9:2e9 --kl-seconds 0 --kl-seconds 0.001
@@ -104,7 +104,7 @@ absl::Status Run(const Flags& flags) {
   for (const StoreSimDevice& device : options.devices) absl::PrintF(" %s", device.name);
   absl::PrintF("\n");
   const std::vector<StoreSimFormat> formats = options.formats;
-  for (const char* policy : {"lru", "belady"}) {
+  for (const char* policy : {"lru", "score", "belady"}) {
     options.policy = policy;
     for (const StoreSimFormat& format : formats) {
       options.formats = {format};

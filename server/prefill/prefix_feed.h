@@ -23,10 +23,10 @@
 namespace aludel {
 
 // Sends what the prefix store has of one prompt, frame by frame as there is room, reads ahead what is on disk or at the
-// remote, and waits where another run is encoding more of it. What no run here has or encodes is looked for at the remote,
-// once, and a remote that does not answer is not waited for: see PrefixStore::remote_wait. Then it says what is left to compute. Never waits on a thread: it goes
-// on when Resume is called, on the timer's thread, since copying frames takes long. Thread-safe. The sink's calls come
-// from one thread at a time, all of them before `done`.
+// remote, and waits where another run is encoding more of it. What no run here has or encodes is looked for at the
+// remote, once, and a remote that does not answer is not waited for: see PrefixStore::remote_wait. Then it says what is
+// left to compute. Never waits on a thread: it goes on when Resume is called, on the timer's thread, since copying
+// frames takes long. Thread-safe. The sink's calls come from one thread at a time, all of them before `done`.
 class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
  public:
   struct Context {

@@ -63,10 +63,10 @@ struct StoredChunk {
 //   memory   the chunk that was used least recently goes first, and no chunk before those behind it
 //   disk     written behind what memory takes, by one thread; the oldest segment goes first, and what was found in it
 //            since is written again
-//   remote   shared with other servers: written behind what memory takes, and asked for what the others lack; its limits
-//            are its own
-// A chunk may be in all of them. Each tenant (SaltTag) has a quota of memory and of disk. Whatever fails on disk or at the
-// remote is a miss and a count, and nothing here waits but for a lock. Thread-safe.
+//   remote   shared with other servers: written behind what memory takes, and asked for what the others lack; its
+//            limits are its own
+// A chunk may be in all of them. Each tenant (SaltTag) has a quota of memory and of disk. Whatever fails on disk or at
+// the remote is a miss and a count, and nothing here waits but for a lock. Thread-safe.
 //
 // A request can find out by its timing whether its prompt was asked for before with the same salt; two
 // salts share nothing.
@@ -109,17 +109,17 @@ class PrefixStore {
   // The longest run of chunks from `at` on that the prompt has, none of them added longer ago than `max_age`; moves
   // `at` to its end.
   std::vector<StoredChunk> Find(absl::Span<const int32_t> prompt, absl::Duration max_age, StorePosition* at);
-  // Asks the remote for the chunks from `at` on, as Find. `done` is called once, perhaps inside the call, perhaps on another
-  // thread; it may be late, see remote_wait. False: there is none to ask, and `done` is not called.
+  // Asks the remote for the chunks from `at` on, as Find. `done` is called once, perhaps inside the call, perhaps on
+  // another thread; it may be late, see remote_wait. False: there is none to ask, and `done` is not called.
   bool FindRemote(absl::Span<const int32_t> prompt, absl::Duration max_age, const StorePosition& at,
                   std::function<void(std::vector<StoredChunk>)> done);
-  // How long FindRemote is worth waiting for: half of Remote::max_wait. The other half is for a remote that falls silent
-  // while a chunk is read.
+  // How long FindRemote is worth waiting for: half of Remote::max_wait. The other half is for a remote that falls
+  // silent while a chunk is read.
   absl::Duration remote_wait() const;
   // A look-up or a read at the remote took so long that it is not waited for. As CountLateRead.
   void CountLateRemote();
-  // Reads a chunk that is on disk or at the remote. `done` is called once, with null where it could not be read, perhaps inside the
-  // call, perhaps on another thread. What is not `wanted` any more in its turn is not read.
+  // Reads a chunk that is on disk or at the remote. `done` is called once, with null where it could not be read,
+  // perhaps inside the call, perhaps on another thread. What is not `wanted` any more in its turn is not read.
   void Load(
       const StoredChunk& chunk, absl::Span<const int32_t> prompt, std::function<void(StoredFrames)> done,
       std::function<bool()> wanted = [] { return true; });
@@ -140,9 +140,9 @@ class PrefixStore {
   };
   void CountLookup(const Found& found, int64_t prompt_tokens);
 
-  // Drops all chunks, at the remote for every server; what was looked up before is not found or stored any more when this
-  // returns. Frames that are leased stay. `done` is called once the files are gone too, perhaps inside the call, else on the thread that writes;
-  // its error says which may be found again after a restart.
+  // Drops all chunks, at the remote for every server; what was looked up before is not found or stored any more when
+  // this returns. Frames that are leased stay. `done` is called once the files are gone too, perhaps inside the call,
+  // else on the thread that writes; its error says which may be found again after a restart.
   void Clear(std::function<void(const absl::Status&)> done);
 
   StoreStats stats() const;

@@ -1,5 +1,5 @@
-// Prefill servers that share a remote tier, a real redis-server: what one has computed the other sends, and a remote that
-// hangs, dies or comes back costs no request its answer.
+// Prefill servers that share a remote tier, a real redis-server: what one has computed the other sends, and a remote
+// that hangs, dies or comes back costs no request its answer.
 
 #include <memory>
 

@@ -7,8 +7,8 @@
 
 namespace aludel {
 
-// A redis-server on a free port of loopback that writes nothing to disk, as a child process: dies with this object and with
-// the test process.
+// A redis-server on a free port of loopback that writes nothing to disk, as a child process: dies with this object and
+// with the test process.
 class RedisProcess {
  public:
   // Further settings as on its command line: "--requirepass", "secret".

@@ -15,6 +15,9 @@ namespace {
 constexpr double kHighMark = 0.95;
 constexpr double kLowMark = 0.85;
 
+// By how much less a block is worth than the one in front of it.
+constexpr double kBehind = 1e-6;
+
 struct Entry {
   int device = Placement::kNowhere;
   int format = 0;
@@ -37,6 +40,7 @@ class Simulation {
     for (size_t i = 0; i < trace_.size(); ++i) {
       const TraceRequest& request = trace_[i];
       now_ = request.arrival;
+      ++requests_;
       int64_t found = 0;
       bool missed = false;
       for (size_t b = 0; b < request.blocks.size(); ++b) {
@@ -51,7 +55,7 @@ class Simulation {
           result_.hit_shares[entry.device] += size;
           found += static_cast<int64_t>(size);
         }
-        Touch(request.blocks[b], &entry, NextUse(i, b));
+        Touch(request.blocks[b], &entry, b, NextUse(i, b));
       }
       delay += static_cast<double>(request.input_tokens - found) / options_.prefill_tokens_per_second;
       tokens += static_cast<double>(request.input_tokens);
@@ -97,13 +101,21 @@ class Simulation {
     used_[device] += Bytes(entry->format);
   }
 
+  // What goes first has the least. Of one request the block in front is worth more: without it those behind are not found.
+  double Order(const Entry& entry, size_t position, double next_use) {
+    if (options_.policy == "belady") return -next_use;
+    const double behind = static_cast<double>(position) * kBehind;
+    if (options_.policy == "score") return entry.uses.Log2AtEpoch() - behind;
+    return static_cast<double>(requests_) - behind;
+  }
+
   // An entry that is used is in the fastest device: one that is new, in the best format.
-  void Touch(int64_t block, Entry* entry, double next_use) {
+  void Touch(int64_t block, Entry* entry, size_t position, double next_use) {
     if (entry->device == Placement::kNowhere) entry->format = 0;
     entry->uses.Add(now_, options_.half_life_seconds);
     const bool by_utility = options_.policy == "utility";
     Put(block, entry, by_utility && entry->device != Placement::kNowhere ? entry->device : 0);
-    entry->order = options_.policy == "belady" ? -next_use : static_cast<double>(++clock_);
+    entry->order = Order(*entry, position, next_use);
     held_[entry->device].insert({entry->order, block});
   }
 
@@ -170,7 +182,7 @@ class Simulation {
   std::vector<double> used_;
   std::vector<std::vector<double>> next_uses_;  // "belady": of each block of each request
   double now_ = 0;
-  int64_t clock_ = 0;
+  int64_t requests_ = 0;
   double utilities_ = 0;
   double bounds_ = 0;
   StoreSimResult result_;

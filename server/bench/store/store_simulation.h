@@ -24,9 +24,10 @@ struct StoreSimDevice {
 };
 
 struct StoreSimOptions {
-  // "lru" and "belady" keep all entries in the first of the formats, and move them down a device when one is full: what
-  // was used least recently, or what is used latest (which only a simulator knows). "utility" chooses formats and
-  // devices with server/store/placement; an entry's format only ever becomes a worse one.
+  // "lru", "score" and "belady" keep all entries in the first of the formats, and move them down a device when one is
+  // full: what was used least recently; what has the least decayed count of uses; or what is used latest (which only
+  // a simulator knows). "utility" chooses formats and devices with server/store/placement; an entry's format only ever
+  // becomes a worse one.
   std::string policy = "utility";
   std::vector<StoreSimFormat> formats;  // best first
   std::vector<StoreSimDevice> devices;  // fastest first

@@ -16,8 +16,8 @@ class RemoteNames {
  public:
   explicit RemoteNames(const StoreKey& producer);
 
-  // Of the hash that counts how often what was cleared. Chunks of a salt and an encoder have as their era the sum of the
-  // counts that EraFields names: it only grows.
+  // Of the hash that counts how often what was cleared. Chunks of a salt and an encoder have as their era the sum of
+  // the counts that EraFields names: it only grows.
   const std::string& cleared() const { return cleared_; }
   static std::vector<std::string> EraFields(const StoreTag& salt, const StoreTag& encoder);
   // The field to be counted up where all of these are cleared; the filter's `from` is not looked at.

@@ -23,12 +23,12 @@
 namespace aludel {
 
 // Chunks that the prefill servers of one producer share, in a Valkey or Redis server: each the record of the disk's
-// format (FORMAT.md), found by its key, which contains the tenant's salt. What is there for how long is the remote's: its
-// memory limit and eviction, and `ttl` since a server last wrote or used a chunk.
+// format (FORMAT.md), found by its key, which contains the tenant's salt. What is there for how long is the remote's:
+// its memory limit and eviction, and `ttl` since a server last wrote or used a chunk.
 //
 // A remote that fails, or is silent for `silence`, is down: then usable() is false, calls fail at once, and
-// a thread of its own connects again, after 100 ms at first and then with an interval that doubles up to 5 s. So a hang is
-// paid for once and not by each request. Calls block, for threads that may; thread-safe.
+// a thread of its own connects again, after 100 ms at first and then with an interval that doubles up to 5 s. So a hang
+// is paid for once and not by each request. Calls block, for threads that may; thread-safe.
 class RemoteTier {
  public:
   struct Options {
@@ -70,8 +70,8 @@ class RemoteTier {
   // ResourceExhausted: the remote has no room, or refuses.
   absl::StatusOr<size_t> Write(ChunkMeta meta, absl::Span<const absl::Span<const uint8_t>> payloads);
 
-  // What matches is found no more by any server, however much of it there is: a new era begins for it. From this call on
-  // usable() is false until the remote has taken note, which Flush does, or a later connection.
+  // What matches is found no more by any server, however much of it there is: a new era begins for it. From this call
+  // on usable() is false until the remote has taken note, which Flush does, or a later connection.
   void BeginEra(const StoreFilter& filter);
   absl::Status Flush();
   // These chunks are there no more, and nothing is found behind them by those that do not write them again.

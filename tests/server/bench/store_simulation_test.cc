@@ -26,7 +26,7 @@ StoreSimOptions Options(const std::string& policy, double blocks) {
 }
 
 TEST(StoreSimulation, WhatFitsIsComputedOnce) {
-  for (const char* policy : {"lru", "belady", "utility"}) {
+  for (const char* policy : {"lru", "score", "belady", "utility"}) {
     const StoreSimResult result = SimulateStore(Trace({1, 2, 1, 2}), Options(policy, 10));
     EXPECT_NEAR(result.mean_delay, 0.5, 1e-6) << policy;
     EXPECT_NEAR(result.hit_shares[0], 0.5, 1e-6) << policy;
@@ -48,8 +48,19 @@ TEST(StoreSimulation, UtilityKeepsWhatIsAskedForOften) {
   const double lru = SimulateStore(Trace(blocks), Options("lru", 3)).hit_shares[0];
   const StoreSimResult utility = SimulateStore(Trace(blocks), Options("utility", 3));
   EXPECT_EQ(lru, 0);
+  EXPECT_GT(SimulateStore(Trace(blocks), Options("score", 3)).hit_shares[0], 0.19);
   EXPECT_GT(utility.hit_shares[0], 0.19);
   EXPECT_LE(utility.bound_share, 1);
+}
+
+TEST(StoreSimulation, ThePromptsEndGoesBeforeItsBeginning) {
+  std::vector<TraceRequest> trace;
+  for (const double arrival : {0.0, 1.0}) {
+    trace.push_back({.arrival = arrival, .input_tokens = 3 * kTraceBlock, .blocks = {1, 2, 3}});
+  }
+  for (const char* policy : {"lru", "score"}) {
+    EXPECT_NEAR(SimulateStore(trace, Options(policy, 2)).hit_shares[0], 2.0 / 6, 1e-6) << policy;
+  }
 }
 
 TEST(StoreSimulation, ASlowDeviceHoldsWhatAFastOneHasNoRoomFor) {

@@ -8,6 +8,7 @@
 #include <future>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/server/prefill/memory_sink.h"
@@ -231,6 +232,32 @@ TEST_F(FeedFromDisk, LeavesWhatCannotBeReadToItsCaller) {
   EXPECT_NE(sent->flight, nullptr);
   EXPECT_THAT(SentTokens(), ElementsAre(0, 0));
   EXPECT_EQ(store->stats().damaged, 1u);
+}
+
+// All threads that read wait, as for a disk that hangs.
+TEST_F(FeedFromDisk, LeavesWhatTheDiskDoesNotGiveInTimeToItsCaller) {
+  const auto store = Open();
+  absl::Notification moves;
+  StorePosition at = store->Begin(codec_, "");
+  const std::vector<int32_t> prompt = Letters("abcdefghijkl");
+  const std::vector<StoredChunk> chunks = store->Peek(prompt, &at);
+  ASSERT_EQ(chunks.size(), 3u);
+  for (int i = 0; i < 4; ++i) {
+    store->Load(
+        chunks[0], prompt, [](const StoredFrames&) {},
+        [&moves] {
+          moves.WaitForNotification();
+          return false;
+        });
+  }
+  Start("abcdefghijkl", absl::Seconds(20), absl::InfiniteDuration(), store.get());
+  const auto sent = Result();
+  ASSERT_TRUE(sent.ok());
+  EXPECT_EQ(sent->end.tokens, 0);
+  EXPECT_NE(sent->flight, nullptr);
+  EXPECT_EQ(store->stats().reads_late, 1u);
+  EXPECT_EQ(store->stats().misses, 1u);
+  moves.Notify();
 }
 
 }  // namespace

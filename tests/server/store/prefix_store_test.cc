@@ -40,10 +40,10 @@ TEST(PrefixStore, FindsWholePromptsAndPrefixesAtChunkBoundaries) {
 
 TEST(PrefixStore, CountsLookupsByWhatCameOfThem) {
   PrefixStore store(Memory(1 << 20));
-  store.CountLookup(0, 0, 10);
-  store.CountLookup(4, 0, 10);
-  store.CountLookup(6, 4, 10);
-  store.CountLookup(0, 8, 10);
+  store.CountLookup({}, 10);
+  store.CountLookup({.memory_tokens = 4}, 10);
+  store.CountLookup({.memory_tokens = 6, .disk_tokens = 4}, 10);
+  store.CountLookup({.disk_tokens = 8}, 10);
   const StoreStats stats = store.stats();
   EXPECT_EQ(stats.misses, 1u);
   EXPECT_EQ(stats.partial_hits, 2u);
