@@ -21,6 +21,7 @@ PlannerOptions ReadPlanner(const ConfigSection& section, const v1::PlannerConfig
   PlannerOptions options{.format = planner.format(),
                          .min_remote_tokens = planner.min_remote_tokens(),
                          .recomputed_tail_tokens = planner.recomputed_tail_tokens(),
+                         .store_events = planner.store_events(),
                          .by_prediction = planner.by_prediction(),
                          .high_kl = planner.high_kl(),
                          .balanced_kl = planner.balanced_kl()};

@@ -36,6 +36,7 @@ struct PlannerOptions {
   std::string format;  // "": the first shared one
   int64_t min_remote_tokens = 0;
   int64_t recomputed_tail_tokens = 1;
+  bool store_events = true;              // prefill servers are asked what they have stored
   bool by_prediction = false;            // else the first format that fits, from the least busy server
   bool hedged = false;                   // a handoff that is late costs little more than local prefill
   std::map<std::string, double> losses;  // format -> KL in nats; "raw" and others may be missing

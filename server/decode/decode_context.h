@@ -15,6 +15,7 @@
 #include "server/decode/load/cached_prompts.h"
 #include "server/decode/load/load_reporter.h"
 #include "server/decode/plan/cost_model.h"
+#include "server/decode/plan/known_stores.h"
 #include "server/decode/plan/prefill_pool.h"
 #include "server/decode/plan/trials.h"
 #include "server/decode/request_adapter.h"
@@ -38,6 +39,7 @@ struct DecodeContext {
   FrameArena* arena = nullptr;
   std::string receiver_address;
   PrefillPool* prefill_pool = nullptr;
+  const KnownStores* known_stores = nullptr;  // null: prefill servers are not asked what they have stored
   ConstraintCache* constraints = nullptr;
   CacheEpoch* cache_epoch = nullptr;
   CachedPrompts* cached_prompts = nullptr;

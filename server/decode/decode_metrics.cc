@@ -30,6 +30,10 @@ DecodeMetrics::DecodeMetrics(Metrics* metrics)
       plans_(metrics->Counter("aludel_plans_total", "Planner decisions, by plan and reason.")),
       replans_(metrics->Counter("aludel_replans_total",
                                 "Failed handoffs that went on with another prefill server, by reason.")),
+      stored_(
+          metrics->Counter("aludel_handoff_hit_tokens_total",
+                           "Prompt tokens in the prefix stores of prefill servers, as they had told and as "
+                           "they said in the end.")),
       prediction_(metrics->Histogram("aludel_ttft_prediction_ratio",
                                      "Time to the first token over what the planner predicted.",
                                      kRatioBuckets)),
@@ -51,10 +55,16 @@ DecodeMetrics::DecodeMetrics(Metrics* metrics)
     handoffs.ExpectHandoff("received", StatusName(reason));
   }
   handoffs.ExpectHandoff("received", StatusName(absl::StatusCode::kOk));
+  for (const char* kind : {"predicted", "actual"}) stored_.Add({{"kind", kind}}, 0);
   plans_.Add({{"plan", Name(PlanKind::kShed)}, {"reason", Name(PlanReason::kDeadline)}}, 0);
 }
 
 void DecodeMetrics::CountFallback(const std::string& reason) const { fallbacks_.Add({{"reason", reason}}); }
+
+void DecodeMetrics::CountStored(int64_t predicted, int64_t actual) const {
+  stored_.Add({{"kind", "predicted"}}, static_cast<double>(predicted));
+  stored_.Add({{"kind", "actual"}}, static_cast<double>(actual));
+}
 
 void DecodeMetrics::CountPlan(const std::string& plan, const std::string& reason) const {
   plans_.Add({{"plan", plan}, {"reason", reason}});

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "server/handoff/handoff_metrics.h"
@@ -21,6 +22,8 @@ class DecodeMetrics {
   void CountPlan(const std::string& plan, const std::string& reason) const;
   // A handoff that failed goes on with another prefill server.
   void CountReplan(const std::string& reason) const;
+  // Prompt tokens that a prefill server said that it had stored, and those that it then found.
+  void CountStored(int64_t predicted, int64_t actual) const;
   // The planner's prediction for a plan that was carried out, and the truth: seconds to the first token.
   void ObservePrediction(const RequestLabels& labels, double predicted, double actual) const;
   // Bytes a second from a prefill server; 0 where its link was never the bottleneck.
@@ -33,6 +36,7 @@ class DecodeMetrics {
   const CounterFamily fallbacks_;
   const CounterFamily plans_;
   const CounterFamily replans_;
+  const CounterFamily stored_;
   const HistogramFamily prediction_;
   const HistogramFamily predicted_ttft_;
   const GaugeFamily link_rate_;

@@ -19,6 +19,7 @@
 #include "server/decode/load/cached_prompts.h"
 #include "server/decode/load/load_reporter.h"
 #include "server/decode/load/load_service.h"
+#include "server/decode/plan/known_stores.h"
 #include "server/decode/plan/prefill_pool.h"
 #include "server/handoff/caller_identity.h"
 #include "server/handoff/frame_arena.h"
@@ -197,6 +198,13 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
       }
     });
   }
+  std::optional<KnownStores> known_stores;
+  const GaugeFamily known = metrics.Gauge("aludel_prefill_known_stores",
+                                          "Prefill servers that tell what their prefix stores hold.");
+  if (options.planner.store_events) {
+    known_stores.emplace(&pool, &timer);
+    metrics.OnRender([&] { known.Set({}, known_stores->known()); });
+  }
   const GaugeFamily desired =
       metrics.Gauge("aludel_desired_replicas", "Servers of a role that the load calls for.");
   if (!options.prefill_targets.empty()) {
@@ -224,6 +232,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                                  .arena = arena.get(),
                                  .receiver_address = receiver_address,
                                  .prefill_pool = &pool,
+                                 .known_stores = known_stores ? &*known_stores : nullptr,
                                  .constraints = &constraints,
                                  .cache_epoch = &cache_epoch,
                                  .cached_prompts = &cached_prompts,
@@ -240,6 +249,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                                  .health = health};
   DecodeService service(context);
   LoadService load_service(&load, &options.gateway_identities);
+  const absl::Cleanup silence = [&cached_keys] { cached_keys.OnChange(nullptr); };
   cached_keys.OnChange([&timer, &cache_events] {
     timer.At(MonotonicNow() + CacheEventService::kGather, [&cache_events] { cache_events.Flush(); });
   });

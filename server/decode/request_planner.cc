@@ -98,7 +98,7 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
   const auto predict = [&](std::optional<size_t> target, const std::string& format) -> Prediction {
     if (!target) return {local, may_try && costs.IsStale(kLocalPrefill, "", now)};
     const PlanTarget& server = targets[*target];
-    return {PredictRemote(CostTarget(server), format, prompt, shipped, cache_salt),
+    return {PredictRemote(CostTarget(server), format, prompt, shipped, cache_salt, adapter),
             may_try && costs.IsStale(server.name, format, now)};
   };
   const SequenceCodecs codecs(context_, adapter);
@@ -116,18 +116,30 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
   const TokenRange range = HandedOver(codecs.Find(plan.format)->spec(), wanted.prompt_tokens);
   plan.handed_over_tokens = std::min(plan.handed_over_tokens, range.end);
   if (plan.handed_over_tokens <= range.begin) return Plan{.reason = PlanReason::kShortPrompt};
+  stored_ = Stored(targets[plan.target].name, plan.format,
+                   prompt.first(static_cast<size_t>(plan.handed_over_tokens)), cache_salt, adapter);
   return plan;
 }
 
-std::optional<double> RequestPlanner::PredictRemote(const CostModel::Target& target,
-                                                    const std::string& format,
-                                                    absl::Span<const int32_t> prompt,
-                                                    absl::Span<const int32_t> shipped,
-                                                    const std::string& cache_salt) const {
-  std::optional<double> seconds = context_.costs->PredictRemote(target, format, shipped, cache_salt);
+std::optional<double> RequestPlanner::PredictRemote(
+    const CostModel::Target& target, const std::string& format, absl::Span<const int32_t> prompt,
+    absl::Span<const int32_t> shipped, const std::string& cache_salt, const RequestAdapter& adapter) const {
+  std::optional<double> seconds = context_.costs->PredictRemote(
+      target, format, shipped, cache_salt, Stored(target.name, format, shipped, cache_salt, adapter));
   const auto rest = static_cast<int64_t>(prompt.size() - shipped.size());
   if (seconds && rest > 1) *seconds += context_.costs->PredictLocal(rest).value_or(0);
   return seconds;
+}
+
+std::optional<int64_t> RequestPlanner::Stored(const std::string& target, const std::string& format,
+                                              absl::Span<const int32_t> shipped,
+                                              const std::string& cache_salt,
+                                              const RequestAdapter& adapter) const {
+  if (context_.known_stores == nullptr) return std::nullopt;
+  const std::optional<absl::string_view> salt = context_.cache_epoch->OwnSalt(cache_salt);
+  const DecoderFactory* const codec = SequenceCodecs(context_, adapter).Find(format);
+  if (!salt || codec == nullptr) return std::nullopt;
+  return context_.known_stores->StoredTokens(target, codec->spec(), *salt, shipped);
 }
 
 std::vector<v1::PlanOption> RequestPlanner::Options(absl::Span<const int32_t> prompt,
@@ -149,7 +161,7 @@ std::vector<v1::PlanOption> RequestPlanner::Options(absl::Span<const int32_t> pr
         continue;
       ready = true;
       const std::optional<double> ttft =
-          PredictRemote(CostTarget(target), format, prompt, shipped, cache_salt);
+          PredictRemote(CostTarget(target), format, prompt, shipped, cache_salt, adapter);
       if (ttft) soonest = std::min(*ttft, soonest.value_or(*ttft));
     }
     if (!ready) continue;
@@ -208,18 +220,19 @@ void RequestPlanner::Learn(const RequestTimeline::Started& started, const Sequen
   if (started.plan != PlanKind::kRemote || computes_rest_) return;
   // The prefill server's account travels beside its frames: after a short prompt it comes after the
   // first token.
-  handoff->WhenAccounted(
-      [costs = context_.costs, target = CostTarget(target_), format = started.labels.format, times,
-       queued = started.before_admission](const Handoff& handoff, const Handoff::Report& report) {
-        if (report.attempts != 1) return;
-        costs->ObserveRemote(
-            target, format, handoff.prompt(), handoff.cache_salt(),
-            SplitFirstToken(times, report.producer, queued), *report.producer,
-            {.bytes = report.usage.bytes,
-             .first_bytes = report.usage.first_bytes,
-             .seconds = absl::ToDoubleSeconds(report.usage.last_received - report.usage.first_received),
-             .stored = !handoff.no_store()});
-      });
+  handoff->WhenAccounted([costs = context_.costs, metrics = context_.metrics, target = CostTarget(target_),
+                          format = started.labels.format, times, queued = started.before_admission,
+                          stored = stored_](const Handoff& handoff, const Handoff::Report& report) {
+    if (report.attempts != 1) return;
+    if (stored) metrics->CountStored(*stored, report.cached_tokens);
+    costs->ObserveRemote(
+        target, format, handoff.prompt(), handoff.cache_salt(),
+        SplitFirstToken(times, report.producer, queued), *report.producer,
+        {.bytes = report.usage.bytes,
+         .first_bytes = report.usage.first_bytes,
+         .seconds = absl::ToDoubleSeconds(report.usage.last_received - report.usage.first_received),
+         .stored = !handoff.no_store()});
+  });
 }
 
 void RequestPlanner::LearnOvertaken(const RequestTimeline::Started& started, const Handoff* handoff) {

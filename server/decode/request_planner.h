@@ -58,7 +58,11 @@ class RequestPlanner {
   // Of a handoff of `shipped`, the prompt's beginning, and of computing the rest here.
   std::optional<double> PredictRemote(const CostModel::Target& target, const std::string& format,
                                       absl::Span<const int32_t> prompt, absl::Span<const int32_t> shipped,
-                                      const std::string& cache_salt) const;
+                                      const std::string& cache_salt, const RequestAdapter& adapter) const;
+  // Of `shipped`, what the prefill server says that it has stored; nothing where it says nothing.
+  std::optional<int64_t> Stored(const std::string& target, const std::string& format,
+                                absl::Span<const int32_t> shipped, const std::string& cache_salt,
+                                const RequestAdapter& adapter) const;
   // Of a handoff that local prefill beside it, or after its time was up, was sooner than. Null where what was cached
   // is not any more.
   void LearnOvertaken(const RequestTimeline::Started& started, const Handoff* handoff);
@@ -67,8 +71,9 @@ class RequestPlanner {
   std::atomic<int64_t> local_tokens_{-1};  // of local prefill, that others wait for; -1: none runs
   std::atomic<bool> trial_{false};
   bool whole_ = false;  // all of the prompt is scored: slower than others, so that nothing is learned from it
-  bool computes_rest_ = false;  // behind what a prefill server may be asked for
-  PlanTarget target_;           // of a remote plan, once begun
+  bool computes_rest_ = false;     // behind what a prefill server may be asked for
+  PlanTarget target_;              // of a remote plan, once begun
+  std::optional<int64_t> stored_;  // of its prompt, as its target said
 };
 
 }  // namespace aludel

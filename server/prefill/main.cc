@@ -1,9 +1,11 @@
 #include <atomic>
+#include <cstdint>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "aludel/v1/config.pb.h"
 #include "runtime/codec/open_codec.h"
@@ -11,6 +13,7 @@
 #include "runtime/status_macros.h"
 #include "server/config/prefill_options.h"
 #include "server/config/run_server.h"
+#include "server/handoff/caller_identity.h"
 #include "server/handoff/frame_arena.h"
 #include "server/handoff/handoff_metrics.h"
 #include "server/handoff/random.h"
@@ -28,15 +31,19 @@
 #include "server/prefill/prefill_service.h"
 #include "server/prefill/receiver_policy.h"
 #include "server/prefill/store_api.h"
+#include "server/prefill/store_events.h"
 #include "server/process/exit_limit.h"
 #include "server/process/stop_signal.h"
 #include "server/process/timer.h"
 #include "server/process/work_clock.h"
+#include "server/rpc/cache_events/cache_event_service.h"
+#include "server/rpc/cache_events/key_log.h"
 #include "server/rpc/grpc_server.h"
 #include "server/rpc/shutdown.h"
 #include "server/store/flights.h"
 #include "server/store/prefix_store.h"
 #include "spdlog/spdlog.h"
+#include "transport/monotonic_clock.h"
 #include "transport/open_transport.h"
 #include "transport/transport.h"
 
@@ -89,10 +96,12 @@ absl::StatusOr<PrefixStore::Remote> ToRemote(const StoreOptions& options) {
   return remote;
 }
 
-absl::StatusOr<PrefixStore::Options> ToStoreOptions(const PrefillOptions& options, const PrefillHost& model) {
+absl::StatusOr<PrefixStore::Options> ToStoreOptions(const PrefillOptions& options, const PrefillHost& model,
+                                                    StoreWatcher* watcher) {
   PrefixStore::Options store{.producer = ProducerName(model, options.model),
                              .memory_bytes = options.store.memory_bytes,
-                             .pinned_bytes = options.store.pinned_bytes};
+                             .pinned_bytes = options.store.pinned_bytes,
+                             .watcher = watcher};
   for (const auto& codec : model.codecs()) store.encoders.push_back(EncoderTag(codec->spec()));
   if (options.store.tenant_memory_bytes > 0) store.quota.memory_bytes = options.store.tenant_memory_bytes;
   if (options.store.disk_tenant_bytes > 0) store.quota.disk_bytes = options.store.disk_tenant_bytes;
@@ -135,7 +144,13 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   ALUDEL_ASSIGN_OR_RETURN(const AddressKind address_kind, AddressKindOf(options.transport.kind));
   ConnectionCache connections(transport.get(), address_kind, options.max_channels, options.connect_timeout);
   const ReceiverPolicy receivers(address_kind, options.receiver_addresses);
-  ALUDEL_ASSIGN_OR_RETURN(PrefixStore::Options store_options, ToStoreOptions(options, *model));
+  const uint64_t epoch = RandomEpoch();
+  KeyLog stored_keys({.epoch = epoch, .producer = ProducerName(*model, options.model)});
+  CacheEventService cache_events(&stored_keys, [&options](const grpc::CallbackServerContext& call) {
+    return CheckCaller(call, options.decode_identities);
+  });
+  StoreEvents store_events(&stored_keys);
+  ALUDEL_ASSIGN_OR_RETURN(PrefixStore::Options store_options, ToStoreOptions(options, *model, &store_events));
   PrefixStore store(std::move(store_options));
   Flights flights(options.model.engine.max_num_batched_tokens);
   CacheEpoch cache_epoch;
@@ -198,9 +213,15 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                                   .load = &load,
                                   .handlers = &handlers,
                                   .health = health};
-  PrefillService service(context, RandomEpoch());
-  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,
-                          StartGrpcServer(options.listen, options.grpc_tls, options.grpc_limits, {&service}));
+  PrefillService service(context, epoch);
+  // The store, which outlives the timer, may change until its end.
+  const absl::Cleanup silence = [&stored_keys] { stored_keys.OnChange(nullptr); };
+  stored_keys.OnChange([&timer, &cache_events] {
+    timer.At(MonotonicNow() + CacheEventService::kGather, [&cache_events] { cache_events.Flush(); });
+  });
+  ALUDEL_ASSIGN_OR_RETURN(
+      std::unique_ptr<grpc::Server> server,
+      StartGrpcServer(options.listen, options.grpc_tls, options.grpc_limits, {&service, &cache_events}));
   spdlog::info("serving the cache of {} on {}, admin on {}", options.model.directory, options.listen,
                admin == nullptr ? "nothing" : options.admin_listen);
 
@@ -208,6 +229,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   ExitWithin(options.drain_timeout + kStopSlack);
   spdlog::info("{}: stopping, {} runs open", signal, runs_open.load());
   draining = true;
+  cache_events.End();
   DrainAndShutdown(*server, options.drain_timeout, timer);
   admin.reset();
   watchdog.Stop();

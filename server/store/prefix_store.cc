@@ -13,6 +13,10 @@ PrefixStore::PrefixStore(Options options)
     : options_(std::move(options)),
       tenants_(options_.quota),
       pins_(std::min(options_.pinned_bytes, options_.memory_bytes / 2)) {
+  {
+    absl::MutexLock lock(&mutex_);
+    index_.Watch(options_.watcher);
+  }
   if (enabled() && options_.disk.has_value()) OpenDisk();
   if (enabled() && options_.remote.has_value()) OpenRemote();
 }
@@ -152,6 +156,7 @@ void PrefixStore::KeepInMemory(Node* node, StoredFrames frames) {
   const bool follows = before != nullptr && before->memory != nullptr;
   node->order = order_.insert(follows ? std::next(before->order) : order_.begin(), node);
   tenants_.AddMemory(node, follows ? before : nullptr);
+  index_.Stored(node);
   stats_.memory.bytes += node->memory_bytes;
   ++stats_.memory.entries;
 }

@@ -94,9 +94,10 @@ class PrefixStore {
     size_t memory_bytes = 0;  // 0: keeps nothing, on disk neither
     std::optional<Disk> disk;
     std::optional<Remote> remote;
-    TenantShares::Quota quota;       // of each tenant
-    size_t pinned_bytes = 0;         // at most half of memory_bytes
-    std::vector<StoreTag> encoders;  // of this server; chunks of others are dropped from the disk
+    TenantShares::Quota quota;        // of each tenant
+    size_t pinned_bytes = 0;          // at most half of memory_bytes
+    std::vector<StoreTag> encoders;   // of this server; chunks of others are dropped from the disk
+    StoreWatcher* watcher = nullptr;  // must outlive the store
   };
 
   // A disk tier that cannot be opened is left out, and logged.

@@ -84,6 +84,7 @@ void PrefixStore::SetOnDisk(Node* node, const DiskPlace& place) {
   node->wanted = false;
   segments_[place.segment->number()].push_back(node->key);
   tenants_.AddDisk(node);
+  index_.Stored(node);
   KeepQuota(TenantOf(node->salt));
 }
 

@@ -75,7 +75,17 @@ StoreIndex::Node* StoreIndex::Add(const ChunkEntry& entry) {
   return node;
 }
 
+void StoreIndex::Stored(Node* node) {
+  if (watcher_ == nullptr || node->told || !node->stored()) return;
+  node->told = true;
+  watcher_->OnStored(node->key, node->tokens);
+}
+
 void StoreIndex::Drop(Node* node) {
+  if (node->told && !node->stored()) {
+    node->told = false;
+    watcher_->OnRemoved(node->key, node->tokens);
+  }
   while (node != nullptr && !node->stored() && node->next.empty()) {
     const ChunkKey key = node->key;
     const ChunkKey before = node->before;

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "server/store/chunk_key.h"
 #include "server/store/disk_place.h"
+#include "server/store/store_watcher.h"
 #include "server/store/stored_frames.h"
 
 namespace aludel {
@@ -51,6 +52,7 @@ class StoreIndex {
     bool writing = false;         // to the disk, or waiting for it
     bool wanted = false;          // found since it lies where it does on disk
     bool over_quota = false;      // went from disk for its tenant's quota since it came into memory
+    bool told = false;            // to the watcher, as stored
     absl::Time shared = absl::InfinitePast();  // when it was last written to the remote, or found there
     uint32_t requests = 0;                     // since this process knows it
 
@@ -60,6 +62,9 @@ class StoreIndex {
   using Nodes = absl::node_hash_map<ChunkKey, Node, ChunkKeyHash>;
   using Stems =
       absl::flat_hash_map<uint64_t, Counts>;  // lengths of the chunks with one stem behind one chunk
+
+  // Hears of chunks from now on, and must outlive the index; null: nothing does.
+  void Watch(StoreWatcher* watcher) { watcher_ = watcher; }
 
   // How long the stems behind `before` are, and how long the chunks that have one of them: ascending.
   std::vector<uint32_t> StemsBehind(const ChunkKey& before);
@@ -73,16 +78,21 @@ class StoreIndex {
   void ForEach(const Visit& visit) const {
     for (const auto& [key, node] : nodes_) visit(node);
   }
-  // To be called when a node may be stored no more.
+  // To be called when a node may be stored now, or no more.
+  void Stored(Node* node);
   void Drop(Node* node);
   // Empties the index; freeing what it had, which takes long, is the caller's.
   struct All {
     Nodes nodes;
     Stems stems;
   };
-  All TakeAll() { return {std::exchange(nodes_, {}), std::exchange(stems_, {})}; }
+  All TakeAll() {
+    if (watcher_ != nullptr) watcher_->OnCleared();
+    return {std::exchange(nodes_, {}), std::exchange(stems_, {})};
+  }
 
  private:
+  StoreWatcher* watcher_ = nullptr;
   Nodes nodes_;
   Stems stems_;
 };

@@ -1,6 +1,6 @@
-"""Decode servers tell gateways what their prefix caches hold. A gateway that has just started predicts what is cached where as
-one does that has sent all of it, and within two seconds; what is predicted is what the servers then find, to the token; what a
-server loses, by a restart, by a reset or because others need the room, is not believed any more.
+"""Decode servers tell gateways what their prefix caches hold. A gateway that has just started predicts what is cached
+where as one does that has sent all of it, within two seconds; what is predicted is what the servers then find, to the
+token; what a server loses, by a restart, by a reset or because others need the room, is not believed any more.
 
     cache_events_test.py --bin build/release/bin
 """
@@ -24,13 +24,13 @@ GOOD_WITHIN_S = 2.0
 MODEL = "chat"
 # Far more than the servers' caches have room for is of NOISE; each of the others begins alike and goes on alone.
 HEAD = "A keeper of the lighthouse writes into the log what he has seen. "
-TALES = [HEAD + " ".join(f"On day {day} of year {year} ship {day * 7 + year} went by." for day in range(1, 5 + 3 * year))
-         for year in range(1, 7)]
+TALES = [HEAD + " ".join(f"On day {day} of year {year} ship {day * 7 + year} went by."
+                         for day in range(1, 5 + 3 * year)) for year in range(1, 7)]
 NOISE = [" ".join(f"{number * 31 + line} {line * 17 + number}" for line in range(120)) for number in range(40)]
 
 
 class Fleet:
-    """Two decode servers that prefill by themselves, a gateway that hears what they have cached, and one that does not."""
+    """Two decode servers that prefill by themselves, a gateway that hears what they have cached, and one that guesses."""
 
     def __init__(self, binaries: Path, folder: Path) -> None:
         ports = iter(free_ports(6))
@@ -136,7 +136,8 @@ def check_restart(fleet: Fleet) -> None:
     assert totals["predicted"] == totals["actual"] > 0, totals
     # Another one has not heard of anything, and believes in nothing that it has not sent.
     assert set(believed(fleet.guessing, TALES[0]).values()) == {None}
-    print(f"a restarted gateway knew all of it {took:.2f} s after it was ready, and hit {totals['actual']:.0f} tokens", flush=True)
+    print(f"a restarted gateway knew all of it {took:.2f} s after it was ready, and hit {totals['actual']:.0f} tokens",
+          flush=True)
 
 
 def check_eviction(fleet: Fleet) -> None:
@@ -177,7 +178,8 @@ def check_losses(fleet: Fleet) -> None:
     fleet.decodes[index].wait_ready()
     wait_for("it is known to have nothing", lambda: believed(fleet.hearing, TALES[0])[holder] == 0)
     ask(fleet.hearing, TALES[0])
-    wait_for("and then what it was sent", lambda: max(belief or 0 for belief in believed(fleet.hearing, TALES[0]).values()) > 0)
+    wait_for("and then what it was sent",
+             lambda: max(belief or 0 for belief in believed(fleet.hearing, TALES[0]).values()) > 0)
     request = urllib.request.Request(f"http://127.0.0.1:{fleet.hearing.admin}/reset_prefix_cache", b"", method="POST")
     with urllib.request.urlopen(request, timeout=30) as reply:
         assert reply.status == 200

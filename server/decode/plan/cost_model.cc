@@ -92,8 +92,8 @@ CostModel::Parts CostModel::PartsOf(const Link& link, const Format& format, int6
 }
 
 std::optional<double> CostModel::PredictRemote(const Target& target, const std::string& format,
-                                               absl::Span<const int32_t> prompt,
-                                               absl::string_view salt) const {
+                                               absl::Span<const int32_t> prompt, absl::string_view salt,
+                                               std::optional<int64_t> stored) const {
   absl::MutexLock lock(&mutex_);
   const auto link = links_.find(target.name);
   const auto known = formats_.find(format);
@@ -102,7 +102,7 @@ std::optional<double> CostModel::PredictRemote(const Target& target, const std::
                            ? static_cast<double>(target.waiting_tokens) / target.tokens_per_second
                            : 0;
   const auto tokens = static_cast<int64_t>(prompt.size());
-  const int64_t cached = CachedTokens(target.name, format, salt, prompt);
+  const int64_t cached = stored ? std::min(*stored, tokens) : CachedTokens(target.name, format, salt, prompt);
   const Parts parts = PartsOf(link->second, known->second, tokens, cached);
   const auto rest = link->second.rest.find({format, cached == tokens});
   const double more =

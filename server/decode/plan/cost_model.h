@@ -53,9 +53,11 @@ class CostModel {
   // The handoff of `prompt` from `target` in `format`: the longer of producing and sending, what this
   // server does itself, and what earlier ones took beside or saved of that. Nothing until that format came
   // from any server and anything came from that server. `salt`: what the server had to send for another salt
-  // it does not have for this one.
+  // it does not have for this one. `stored`: tokens of the prompt that it says it has; nothing: what it was asked for
+  // before counts.
   std::optional<double> PredictRemote(const Target& target, const std::string& format,
-                                      absl::Span<const int32_t> prompt, absl::string_view salt) const;
+                                      absl::Span<const int32_t> prompt, absl::string_view salt,
+                                      std::optional<int64_t> stored = std::nullopt) const;
 
   // This server's cache had the first `cached` of the prompt's `tokens`.
   void ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds& stages);

@@ -118,7 +118,8 @@ size_t PrefillPool::Place(const ServerName& server) {
   });
   if (place == targets_.end()) place = targets_.insert(place, nullptr);
   auto target = std::make_unique<Target>(Target{.server = server});
-  target->stub = v1::Prefill::NewStub(MakeChannel(server, options_.probe_max_interval, credentials_));
+  target->channel = MakeChannel(server, options_.probe_max_interval, credentials_);
+  target->stub = v1::Prefill::NewStub(target->channel);
   *place = std::move(target);
   return static_cast<size_t>(place - targets_.begin());
 }
@@ -143,6 +144,15 @@ std::vector<std::pair<std::string, v1::Prefill::Stub*>> PrefillPool::Servers() c
   absl::MutexLock lock(&mutex_);
   for (const auto& target : targets_) {
     if (!target->gone) servers.emplace_back(target->server.target, target->stub.get());
+  }
+  return servers;
+}
+
+std::vector<PrefillPool::Server> PrefillPool::CacheServers() const {
+  std::vector<Server> servers;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& target : targets_) {
+    if (!target->gone) servers.push_back({target->server.target, target->channel, target->health.usable()});
   }
   return servers;
 }

@@ -57,6 +57,13 @@ class PrefillPool {
   std::vector<PlanTarget> Snapshot() const;
   // Those that are there.
   std::vector<std::pair<std::string, v1::Prefill::Stub*>> Servers() const;
+  // The same, to ask what they have stored.
+  struct Server {
+    std::string name;
+    std::shared_ptr<grpc::Channel> channel;
+    bool usable = false;
+  };
+  std::vector<Server> CacheServers() const;
   v1::Prefill::Stub& stub(size_t target) const {
     absl::MutexLock lock(&mutex_);
     return *targets_[target]->stub;
@@ -86,6 +93,7 @@ class PrefillPool {
     bool gone = false;
     absl::Time gone_at;
     int runs = 0;  // that have not ended
+    std::shared_ptr<grpc::Channel> channel;
     std::unique_ptr<v1::Prefill::Stub> stub;
     State state = State::kUnknown;  // exported; of what health says unless it is kRefused
     PeerHealth health;

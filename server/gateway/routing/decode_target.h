@@ -15,6 +15,7 @@
 #include "grpcpp/security/credentials.h"
 #include "server/gateway/routing/model_fleet.h"
 #include "server/observe/metrics.h"
+#include "server/rpc/cache_events/cache_feeds.h"
 #include "server/rpc/handoff_version.h"
 #include "server/rpc/peer_health.h"
 #include "server/rpc/server_name.h"
@@ -28,19 +29,18 @@ struct DecodeExpectation {
 };
 
 // One decode server: its channel, and what its last probe said. Thread-safe.
-class DecodeTarget {
+class DecodeTarget : public CacheSource {
  public:
   DecodeTarget(ServerName server, DecodeExpectation expectation,
                const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics,
                std::shared_ptr<ModelFleet> fleet);
-  ~DecodeTarget() { fleet_->Remove(slot_); }
+  ~DecodeTarget() override { fleet_->Remove(slot_); }
 
   const ServerName& server() const { return server_; }
   const std::string& name() const { return server_.target; }
   size_t slot() const { return slot_; }  // in the fleet, as long as the target lives
   v1::Decode::Stub* stub() const { return stub_.get(); }
   v1::Load::Stub* load_stub() const { return load_stub_.get(); }
-  v1::CacheEvents::Stub* cache_stub() const { return cache_stub_.get(); }
   bool ready() const { return state_.load(std::memory_order_relaxed) == PeerHealth::State::kReady; }
   // It answered a probe once, and may only be slow: for requests that no other server can take.
   bool usable() const {
@@ -73,13 +73,17 @@ class DecodeTarget {
   }
   void Ended(const grpc::Status& status, int places = 1) { fleet_->Ended(slot_, status, places); }
   void CacheWasReset() { fleet_->ForgetCache(slot_); }
-  // What a stream of its CacheEvents says (ModelFleet::CacheKnown); CacheUnknown at its end.
-  bool wants_cache() const { return fleet_->wants_caches(); }
-  bool CacheKnown(absl::Span<const KeyChange> keys, int64_t key_tokens) {
-    return fleet_->CacheKnown(slot_, keys, key_tokens);
+  // What a stream of its CacheEvents says goes to the fleet.
+  const std::string& cache_name() const override { return name(); }
+  v1::CacheEvents::Stub* cache_stub() const override { return cache_stub_.get(); }
+  bool cache_wanted() const override { return fleet_->wants_caches() && usable(); }
+  bool CacheKnown(const CacheMirror& mirror) override {
+    return fleet_->CacheKnown(slot_, mirror.changes(), mirror.key_tokens());
   }
-  bool CacheChanged(absl::Span<const KeyChange> changes) { return fleet_->CacheChanged(slot_, changes); }
-  void CacheUnknown() { fleet_->CacheUnknown(slot_); }
+  bool CacheChanged(const CacheMirror& mirror) override {
+    return fleet_->CacheChanged(slot_, mirror.changes());
+  }
+  void CacheUnknown() override { fleet_->CacheUnknown(slot_); }
 
   // It is none of the model's servers any more: nothing is exported of it.
   void Retire();

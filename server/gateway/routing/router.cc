@@ -59,7 +59,8 @@ Router::Router(const std::vector<Model>& models, const Timing& timing, Metrics* 
         if (targets_.Settle()) prober->SetTargets(targets_.all());
         if (MonotonicNow() - feeds_tended_ < kTendInterval) return;
         feeds_tended_ = MonotonicNow();
-        feeds_.Tend(targets_.all());
+        const auto targets = targets_.all();
+        feeds_.Tend({targets.begin(), targets.end()});
       });
   routing_ = {.targets = &targets_,
               .room = room_.get(),

@@ -10,7 +10,6 @@
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/status.h"
 #include "server/config/gateway_options.h"
-#include "server/gateway/routing/cache_feeds.h"
 #include "server/gateway/routing/decode_prober.h"
 #include "server/gateway/routing/decode_targets.h"
 #include "server/gateway/routing/generate_call.h"
@@ -19,6 +18,7 @@
 #include "server/gateway/routing/waiting_room.h"
 #include "server/observe/metrics.h"
 #include "server/process/work_clock.h"
+#include "server/rpc/cache_events/cache_feeds.h"
 
 namespace aludel {
 
@@ -94,7 +94,7 @@ class Router {
   std::unique_ptr<WaitingRoom> room_;
   absl::Mutex
       listing_;  // held while the prober is told of a change of targets_: each model's list comes on its own thread
-  CacheFeeds feeds_;  // the prober's thread tends them
+  CacheFeeds feeds_{KnownPrefixes::kMaxKeys};  // the prober's thread tends them
   absl::Time feeds_tended_ = absl::InfinitePast();
   std::unique_ptr<DecodeProber> prober_;
   RoutedCall::Routing routing_;

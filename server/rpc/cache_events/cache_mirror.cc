@@ -25,6 +25,7 @@ CacheMirror::Heard CacheMirror::HearPiece(const v1::CacheEvent& event) {
     piece_ = 0;
     pieces_.clear();
     key_tokens_ = std::max<int64_t>(1, event.key_tokens());
+    producer_ = event.producer();
   }
   if (state_ != State::kInSnapshot || event.piece() != piece_ || event.epoch() != epoch_ ||
       event.sequence() != next_) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -10,7 +11,7 @@
 
 namespace aludel {
 
-// What one who watches a cache makes of its events: which are to be applied, and when what was heard does not hold together
+// What a watcher of a cache makes of its events: which are to be applied, and when what was heard does not hold together
 // and has to be heard anew. Holds the pieces of a snapshot until it is whole, and nothing else. A peer's bytes may be
 // anything. Not thread-safe.
 class CacheMirror {
@@ -28,7 +29,8 @@ class CacheMirror {
   Heard Hear(const v1::CacheEvent& event);
   // Of the last Hear.
   absl::Span<const KeyChange> changes() const { return changes_; }
-  int64_t key_tokens() const { return key_tokens_; }  // of the last snapshot; at least 1
+  int64_t key_tokens() const { return key_tokens_; }         // of the last snapshot; at least 1
+  const std::string& producer() const { return producer_; }  // likewise
   bool current() const { return state_ == State::kCurrent; }
 
  private:
@@ -43,6 +45,7 @@ class CacheMirror {
   uint64_t next_ = 0;  // sequence
   uint32_t piece_ = 0;
   int64_t key_tokens_ = 1;
+  std::string producer_;
   std::vector<KeyChange> pieces_;
   std::vector<KeyChange> changes_;
 };

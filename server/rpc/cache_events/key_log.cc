@@ -1,7 +1,6 @@
 #include "server/rpc/cache_events/key_log.h"
 
 #include <algorithm>
-#include <string>
 
 namespace aludel {
 namespace {
@@ -62,6 +61,7 @@ bool KeyLog::Read(Reader* reader, v1::CacheEvent* event) const {
   event->set_sequence(reader->next_);
   if (reader->in_snapshot_) {
     event->set_key_tokens(static_cast<uint32_t>(options_.key_tokens));
+    event->set_producer(options_.producer);
     event->set_piece(reader->piece_++);
     for (size_t i = 0; i < options_.max_event_keys && !reader->snapshot_.empty(); ++i) {
       AddTo(event, reader->snapshot_.back());

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,7 @@ class KeyLog {
   struct Options {
     uint64_t epoch = 0;
     int64_t key_tokens = kKeyTokens;  // keys are of multiples of so many tokens
+    std::string producer = {};        // as CacheEvent has it
     size_t max_changes = kMaxChanges;
     size_t max_event_keys = kMaxEventKeys;
   };

@@ -71,9 +71,11 @@ double Fleet::WeightOf(const Replica& replica, double now) const {
 void Fleet::MakeViews(const PrefixKeys& keys, absl::FunctionRef<Standing(size_t slot)> standing, double now) {
   index_.Match(keys, &cached_);
   if (keys.has_blocks) {
+    sent_ = cached_;
     known_.Match(keys, &cached_);
     for (size_t slot = 0; slot < replicas_.size(); ++slot) {
-      if (!known_.knows(slot)) continue;
+      // What is under way was sent.
+      if (sent_[slot] <= cached_[slot] || !known_.knows(slot)) continue;
       const int64_t follows = replicas_[slot].under_way.Match(keys, now);
       cached_[slot] = std::max(cached_[slot], known_.AtMost(slot, follows, keys));
     }

@@ -151,7 +151,7 @@ class Fleet {
   KeyDepth key_depth_;
   uint64_t turn_ = 0;
   std::vector<ReplicaView> views_;
-  std::vector<int64_t> cached_;  // of MakeViews, kept for its memory
+  std::vector<int64_t> cached_, sent_;  // of MakeViews, kept for their memory
   size_t depth_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "server/decode/plan/cost_model.h"
 
 #include <numeric>
+#include <optional>
 
 #include "gtest/gtest.h"
 #include "server/decode/plan/cost_fit.h"
@@ -223,6 +224,23 @@ TEST(CostModel, DoesNotTellOneTenantWhatAServerHasCachedForAnother) {
   EXPECT_EQ(*model.PredictRemote({.name = "a"}, "raw", Prompt(300, 50000), "bob"), fresh);
   EXPECT_EQ(*model.PredictRemote({.name = "a"}, "raw", Prompt(300, 50000), ""), fresh);
   EXPECT_LT(*model.PredictRemote({.name = "a"}, "raw", Prompt(300, 50000), "alice"), fresh / 5);
+}
+
+TEST(CostModel, WhatAServerSaysThatItHasCountsInPlaceOfWhatItWasAskedFor) {
+  CostModel model;
+  const World world{.link = 1e9, .producer = 1e-3};
+  for (int64_t i = 0; i < 20; ++i)
+    world.Show(model, "raw", Prompt(100 + 20 * i, static_cast<int32_t>(1000 * i)));
+  const auto predict = [&](int32_t first, std::optional<int64_t> stored = std::nullopt) {
+    return *model.PredictRemote({.name = "a"}, "raw", Prompt(300, first), "", stored);
+  };
+  const double fresh = predict(90000), again = predict(10000);
+  EXPECT_LT(again, fresh / 3);
+  EXPECT_EQ(predict(10000, 0), fresh);    // it has been evicted
+  EXPECT_EQ(predict(90000, 300), again);  // others have asked for it
+  EXPECT_EQ(predict(90000, 1000), again);
+  EXPECT_LT(predict(90000, 200), fresh);
+  EXPECT_GT(predict(90000, 200), again);
 }
 
 TEST(CostModel, LearnsNothingOfAServerThatHasGone) {

@@ -116,7 +116,7 @@ TEST_F(CacheEventServiceTest, OthersDoNotWaitForIt) {
   EXPECT_EQ(other.keys.size(), 200'000u);
 }
 
-TEST_F(CacheEventServiceTest, OnlyThoseWatchWhoMay) {
+TEST_F(CacheEventServiceTest, ACallerThatMayNotWatchIsRefused) {
   allowed_ = absl::PermissionDeniedError("not you");
   Watch watch(stub_.get());
   EXPECT_FALSE(watch.Read());

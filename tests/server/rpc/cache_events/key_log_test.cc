@@ -20,7 +20,7 @@ using Keys = std::set<uint64_t>;
 KeyChange Stored(uint64_t key) { return {key, 0}; }
 KeyChange Removed(uint64_t key) { return {key, KeyChange::kRemoved}; }
 
-// One who watches a log: a reader, and what its mirror makes of the events.
+// A reader of a log, and what its mirror makes of the events.
 class Watcher {
  public:
   explicit Watcher(size_t max_keys = 1 << 20) : mirror_(max_keys) {}

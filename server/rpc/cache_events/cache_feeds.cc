@@ -1,4 +1,4 @@
-#include "server/gateway/routing/cache_feeds.h"
+#include "server/rpc/cache_events/cache_feeds.h"
 
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/client_callback.h>
@@ -8,8 +8,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/synchronization/mutex.h"
-#include "server/rpc/cache_events/cache_mirror.h"
 #include "spdlog/spdlog.h"
 #include "transport/monotonic_clock.h"
 
@@ -23,13 +21,16 @@ class CacheFeeds::Feed : public grpc::ClientReadReactor<v1::CacheEvent> {
     bool was_whole = false;
   };
 
-  Feed(std::shared_ptr<DecodeTarget> target, RunningCalls* calls)
-      : target_(std::move(target)), calls_(calls), mirror_(KnownPrefixes::kMaxKeys) {}
+  Feed(std::shared_ptr<CacheSource> source, CacheFeeds* feeds)
+      : source_(std::move(source)), feeds_(feeds), mirror_(feeds->max_keys_) {}
 
   void Start(std::shared_ptr<Feed> self) {
     self_ = std::move(self);
-    calls_->Begin();
-    target_->cache_stub()->async()->Watch(&context_, &request_, this);
+    {
+      absl::MutexLock lock(&feeds_->mutex_);
+      ++feeds_->open_;
+    }
+    source_->cache_stub()->async()->Watch(&context_, &request_, this);
     StartRead(&event_);
     StartCall();
   }
@@ -47,17 +48,17 @@ class CacheFeeds::Feed : public grpc::ClientReadReactor<v1::CacheEvent> {
         return true;
       case CacheMirror::Heard::kSnapshot:
         said_.was_whole = true;
-        said_.unknown = !target_->CacheKnown(mirror_.changes(), mirror_.key_tokens());
+        said_.unknown = !source_->CacheKnown(mirror_);
         return !said_.unknown;
       case CacheMirror::Heard::kChanges:
-        said_.unknown = !target_->CacheChanged(mirror_.changes());
+        said_.unknown = !source_->CacheChanged(mirror_);
         return !said_.unknown;
       case CacheMirror::Heard::kTooMany:
         said_.unknown = true;
         return false;
       case CacheMirror::Heard::kBroken:
-        spdlog::warn("decode server {}: what it says of its cache does not hold together; it is asked again",
-                     target_->name());
+        spdlog::warn("{}: what it says of its cache does not hold together; it is asked again",
+                     source_->cache_name());
         return false;
     }
     return false;
@@ -67,23 +68,23 @@ class CacheFeeds::Feed : public grpc::ClientReadReactor<v1::CacheEvent> {
   void OnReadDone(bool ok) override {
     if (!ok) return;
     if (Hear()) return StartRead(&event_);
-    target_->CacheUnknown();
+    source_->CacheUnknown();
     Cancel();
   }
   void OnDone(const grpc::Status& status) override {
     const std::shared_ptr<Feed> self = std::move(self_);  // may be the last owner
-    target_->CacheUnknown();
-    target_ = nullptr;  // it may be the last owner of that, too, and what it uses is the feeds' owner's
+    source_->CacheUnknown();
+    source_ = nullptr;  // it may be the last owner of that, too, and what it uses is the feeds' owner's
     said_.unknown |= status.error_code() == grpc::StatusCode::UNIMPLEMENTED;
     {
       absl::MutexLock lock(&mutex_);
       end_ = said_;
     }
-    calls_->End();
+    feeds_->Ended();
   }
 
-  std::shared_ptr<DecodeTarget> target_;
-  RunningCalls* const calls_;
+  std::shared_ptr<CacheSource> source_;
+  CacheFeeds* const feeds_;
   std::shared_ptr<Feed> self_;
   grpc::ClientContext context_;
   v1::WatchCacheRequest request_;
@@ -98,19 +99,26 @@ CacheFeeds::~CacheFeeds() {
   for (const auto& [key, fed] : fed_) {
     if (fed.feed != nullptr) fed.feed->Cancel();
   }
-  calls_.Await();
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(
+      +[](int* open) { return *open == 0; }, &open_));
 }
 
-void CacheFeeds::Tend(const std::vector<std::shared_ptr<DecodeTarget>>& targets) {
-  std::map<const DecodeTarget*, Fed> before;
+// The feed touches nothing of these afterwards.
+void CacheFeeds::Ended() {
+  absl::MutexLock lock(&mutex_);
+  --open_;
+}
+
+void CacheFeeds::Tend(const std::vector<std::shared_ptr<CacheSource>>& sources) {
+  std::map<const CacheSource*, Fed> before;
   std::swap(before, fed_);
-  for (const auto& target : targets) {
-    if (!target->wants_cache()) continue;
-    const auto known = before.find(target.get());
-    Fed fed = known == before.end() ? Fed{.target = target} : std::move(known->second);
+  for (const auto& source : sources) {
+    const auto known = before.find(source.get());
+    Fed fed = known == before.end() ? Fed{.source = source} : std::move(known->second);
     if (known != before.end()) before.erase(known);
     Tend(&fed);
-    fed_.emplace(target.get(), std::move(fed));
+    fed_.emplace(source.get(), std::move(fed));
   }
   for (const auto& [key, fed] : before) {
     if (fed.feed != nullptr) fed.feed->Cancel();
@@ -127,8 +135,8 @@ void CacheFeeds::Tend(Fed* fed) {
     fed->retry = std::min(2 * fed->retry, kMostRetry);
     fed->feed = nullptr;
   }
-  if (now < fed->next || !fed->target->usable()) return;
-  fed->feed = std::make_shared<Feed>(fed->target, &calls_);
+  if (now < fed->next || !fed->source->cache_wanted()) return;
+  fed->feed = std::make_shared<Feed>(fed->source, this);
   fed->feed->Start(fed->feed);
 }
 
