@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/kernels/attention_problem.h"
 #include "tests/kernels/cuda/aligned_copy.h"
+#include "tests/kernels/cuda/attention/attention_check.h"
 
 namespace aludel::cuda {
 namespace {
@@ -28,6 +28,7 @@ class ScalarAttentionKernelTest : public ::testing::Test {
   void Check(const AttentionCase& c) {
     SCOPED_TRACE(testing::Message() << c);
     AttentionProblem problem(c, random_);
+    ForgetUnseen(problem);
     std::vector<int64_t> first_token, first_tile;
     std::vector<SequenceEntry> entries;
     const QueryTiling tiling = MakeQueryTiling(c.heads / c.kv_heads, kScalarWarps * kQueries);
