@@ -47,9 +47,10 @@ struct KvSlot {
 __device__ inline KvSlot SlotOf(const SequenceTable& table, int block_tokens, int64_t token) {
   const int index = FindInterval(table.first_token, table.count, token);
   const SequenceEntry& entry = table.entries[index];
-  const int64_t position = entry.position_begin + token - table.first_token[index];
-  return {table.blocks[entry.block_begin + position / block_tokens],
-          static_cast<int>(position % block_tokens)};
+  // Positions are below 2^31, and 32-bit division is several times as fast.
+  const auto position = static_cast<uint32_t>(entry.position_begin + token - table.first_token[index]);
+  const uint32_t block = position / static_cast<uint32_t>(block_tokens);
+  return {table.blocks[entry.block_begin + block], static_cast<int>(position - block * block_tokens)};
 }
 
 // One block per token. `shared` [2 * half].

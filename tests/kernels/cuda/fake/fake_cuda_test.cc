@@ -241,7 +241,7 @@ TEST(FakeCuda, WeightsWithScalesServeAModel) {
   for (const float logit : expected) largest = std::max(largest, std::fabs(logit));
   for (const auto& [format, share] :
        {std::pair(WeightFormat::kInt8, 0.05f), std::pair(WeightFormat::kInt4, 0.5f)}) {
-    TestModel scaled("deploy/demo/chat", {.max_rows = 64, .weights = format}, DType::kBf16, 64);
+    TestModel scaled("deploy/demo/chat", {.weights = format, .max_rows = 64}, DType::kBf16, 64);
     scaled.Run(prompt);
     ResetCounts();
     const std::vector<float> found = scaled.Run({5});
