@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/fused_decode.h"
 #include "kernels/ops.h"
 
 namespace aludel::cuda {
@@ -17,7 +18,7 @@ class GemmEngine;
 // file of each stem. Owned by its device. Host arrays that an op takes (ids, rows, draws, planes, sequences,
 // block lists, frequencies) are copied before it returns. What a launch reports is collected in the stream
 // and returned by Synchronize; after a failure the stream's results are undefined until then.
-class CudaOps final : public Ops {
+class CudaOps final : public Ops, public FusedDecode {
  public:
   // `device` owns this; `default_stream` stands for Stream{}. `wgmma`: prefill attention uses it where it can.
   static absl::StatusOr<std::unique_ptr<CudaOps>> Create(Device* device, int ordinal, bool wgmma,
@@ -58,6 +59,13 @@ class CudaOps final : public Ops {
   void DequantizeTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
                         Stream stream) override;
   void Convert(const TensorView& src, const TensorView& dst, Stream stream) override;
+
+  bool Takes(int64_t rows, const PackedMatrix& w, int head_dim) const override;
+  void RopeAngles(const RopeTable& rope, absl::Span<const SequenceRows> sequences, float* angles,
+                  Stream stream) override;
+  void QkvRopeWrite(const LayerInput& input, absl::Span<const SequenceRows> sequences, const PagedKv& kv,
+                    Stream stream) override;
+  void GateUpSilu(const LayerGate& gate, Stream stream) override;
 
  private:
   CudaOps(Device* device, int ordinal, int multiprocessors, bool wgmma, CudaStream* default_stream,

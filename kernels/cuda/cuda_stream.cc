@@ -45,6 +45,11 @@ absl::Status CudaStream::Init() {
   cudaError_t error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
   if (error == cudaSuccess) error = cudaMalloc(&workspace_, kWorkspaceBytes);
   if (error == cudaSuccess) error = cudaMalloc(reinterpret_cast<void**>(&device_ring_), kRingBytes);
+  const std::vector<uint32_t> zeros(kCounters);
+  const size_t counter_bytes = zeros.size() * sizeof(zeros[0]);
+  if (error == cudaSuccess) error = cudaMalloc(reinterpret_cast<void**>(&counters_), counter_bytes);
+  if (error == cudaSuccess)
+    error = cudaMemcpy(counters_, zeros.data(), counter_bytes, cudaMemcpyHostToDevice);
   if (error == cudaSuccess) error = cudaMallocHost(reinterpret_cast<void**>(&host_ring_), kRingBytes);
   if (error == cudaSuccess) error = cudaMallocHost(reinterpret_cast<void**>(&returns_), kReturnBytes);
   if (error == cudaSuccess) error = cudaEventCreateWithFlags(&here_, cudaEventDisableTiming);
@@ -54,7 +59,7 @@ absl::Status CudaStream::Init() {
   if (error != cudaSuccess) cudaGetLastError();  // reported here, so no later launch should find it
   return FromCuda(error,
                   absl::StrFormat("%s: create a stream (%d bytes of device memory, %d pinned)", device_name_,
-                                  kWorkspaceBytes + kRingBytes, kRingBytes + kReturnBytes));
+                                  kWorkspaceBytes + kRingBytes + counter_bytes, kRingBytes + kReturnBytes));
 }
 
 CudaStream::~CudaStream() {
@@ -67,6 +72,7 @@ CudaStream::~CudaStream() {
   cudaFreeHost(returns_);
   cudaFreeHost(host_ring_);
   cudaFree(device_ring_);
+  cudaFree(counters_);
   cudaFree(scratch_);
   cudaFree(sums_);
   cudaFree(workspace_);

@@ -38,6 +38,7 @@ class CudaStream {
   static constexpr size_t kScratchBytes = size_t{64} << 20;    // a piece of a matrix as numbers
   static constexpr size_t kSumsBytes = size_t{32} << 20;       // of a product, before they are rounded
   static constexpr size_t kReturnBytes = size_t{16} << 20;     // logits of 32 rows of a large vocabulary
+  static constexpr int64_t kCounters = 16 << 10;
   static constexpr int kSegments = 3;
   static constexpr size_t kSegmentBytes = size_t{4} << 20;  // a million block ids: one op's bound
 
@@ -52,6 +53,9 @@ class CudaStream {
   cudaStream_t get() const { return stream_; }
   // Scratch of whichever op runs; kWorkspaceBytes, 256-byte aligned.
   void* workspace() const { return workspace_; }
+
+  // Zeros before and behind each kernel that counts in them; [kCounters].
+  uint32_t* counters() const { return counters_; }
 
   // More of it, allocated in stream order by the first op that asks and kept; kScratchBytes. Null, with the
   // error collected, where there is no memory left.
@@ -123,6 +127,7 @@ class CudaStream {
   cudaStream_t stream_ = nullptr;
   cudaEvent_t here_ = nullptr;  // for Follow, recorded anew each time
   void* workspace_ = nullptr;
+  uint32_t* counters_ = nullptr;
   void* scratch_ = nullptr;
   void* sums_ = nullptr;
   char* host_ring_ = nullptr;                     // pinned, [kSegments, kSegmentBytes]

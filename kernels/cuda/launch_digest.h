@@ -45,8 +45,8 @@ H AbslHashValue(H h, const AttentionWork& work) {
 
 template <typename H>
 H AbslHashValue(H h, const AttentionArgs& args) {
-  const auto& [q, out, scale, window, table, work, kv, partial] = args;
-  return H::combine(std::move(h), q, out, scale, window, table, work, kv, partial);
+  const auto& [q, out, scale, window, table, work, kv, partial, arrived] = args;
+  return H::combine(std::move(h), q, out, scale, window, table, work, kv, partial, arrived);
 }
 
 template <typename H>

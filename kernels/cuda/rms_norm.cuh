@@ -26,15 +26,11 @@ __device__ void StoreStep(T* p, const float (&x)[kVector]) {
   StoreVector(p, x);
 }
 
-// One block per run of `width` columns; blockIdx.x = row * runs + run. `scratch` [32] is shared.
+// One row of `width` columns, by all threads of a block. `scratch` [32] is shared.
 template <typename In, typename Out, bool kVectors>
-__device__ void NormRun(const In* x, int64_t x_stride, int runs, int64_t width, const float* weight,
-                        float eps, Out* out, int64_t out_stride, float* scratch) {
+__device__ void NormRow(const In* x, int64_t width, const float* weight, float eps, Out* out,
+                        float* scratch) {
   constexpr int kStep = kVectors ? kVector : 1;
-  const int64_t row = blockIdx.x / runs;
-  const int64_t column = blockIdx.x % runs * width;
-  x += row * x_stride + column;
-  out += row * out_stride + column;
   float sum = 0.0f;
   for (int64_t i = threadIdx.x * kStep; i < width; i += blockDim.x * kStep) {
     float values[kStep];
@@ -52,6 +48,16 @@ __device__ void NormRun(const In* x, int64_t x_stride, int runs, int64_t width, 
     for (int j = 0; j < kStep; ++j) values[j] = values[j] * scale * weights[j];
     StoreStep(out + i, values);
   }
+}
+
+// One block per run of `width` columns; blockIdx.x = row * runs + run. `scratch` [32] is shared.
+template <typename In, typename Out, bool kVectors>
+__device__ void NormRun(const In* x, int64_t x_stride, int runs, int64_t width, const float* weight,
+                        float eps, Out* out, int64_t out_stride, float* scratch) {
+  const int64_t row = blockIdx.x / runs;
+  const int64_t column = blockIdx.x % runs * width;
+  NormRow<In, Out, kVectors>(x + row * x_stride + column, width, weight, eps, out + row * out_stride + column,
+                             scratch);
 }
 
 }  // namespace aludel::cuda

@@ -10,16 +10,47 @@
 // Bodies only, see mma_attention.cuh.
 namespace aludel::cuda {
 
-// cos and sin of `position` for every pair, into shared memory [2, half]. Ends with a barrier.
-__device__ inline void Angles(const float* inverse_frequency, float attention_factor, int64_t position,
-                              int half, float* cosine, float* sine) {
+// cos and sin of `position` for every pair.
+__device__ inline void WriteAngles(const float* inverse_frequency, float attention_factor, int64_t position,
+                                   int half, float* cosine, float* sine) {
   for (int i = threadIdx.x; i < half; i += blockDim.x) {
     double s, c;
     sincos(static_cast<double>(position) * static_cast<double>(inverse_frequency[i]), &s, &c);
     cosine[i] = static_cast<float>(c) * attention_factor;
     sine[i] = static_cast<float>(s) * attention_factor;
   }
+}
+
+// As above into shared memory [2, half]. Ends with a barrier.
+__device__ inline void Angles(const float* inverse_frequency, float attention_factor, int64_t position,
+                              int half, float* cosine, float* sine) {
+  WriteAngles(inverse_frequency, attention_factor, position, half, cosine, sine);
   __syncthreads();
+}
+
+// One block per token of the table: angles [tokens, 2, half], for kernels that many blocks of a layer read them in.
+__device__ inline void AnglesOfToken(const float* inverse_frequency, float attention_factor, int half,
+                                     const SequenceTable& table, float* angles) {
+  const int64_t token = blockIdx.x;
+  const int index = FindInterval(table.first_token, table.count, token);
+  float* const cosine = angles + token * 2 * half;
+  WriteAngles(inverse_frequency, attention_factor,
+              table.entries[index].position_begin + token - table.first_token[index], half, cosine,
+              cosine + half);
+}
+
+// Where a token of the table stands in the cache.
+struct KvSlot {
+  int32_t block;
+  int slot;
+};
+__device__ inline KvSlot SlotOf(const SequenceTable& table, int block_tokens, int64_t token) {
+  const int index = FindInterval(table.first_token, table.count, token);
+  const SequenceEntry& entry = table.entries[index];
+  // Positions are below 2^31, and 32-bit division is several times as fast.
+  const auto position = static_cast<uint32_t>(entry.position_begin + token - table.first_token[index]);
+  const uint32_t block = position / static_cast<uint32_t>(block_tokens);
+  return {table.blocks[entry.block_begin + block], static_cast<int>(position - block * block_tokens)};
 }
 
 // One block per token. `shared` [2 * half].

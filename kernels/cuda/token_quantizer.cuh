@@ -50,7 +50,6 @@ __device__ void QuantizeToken(const T* values, const TokenArgs& args, float* x, 
     x[i] *= args.norm;
     const float size = fabsf(x[i]);
     largest = size <= kTooLarge ? fmaxf(largest, size) : __uint_as_float(0x7f800000u);
-    if (!(size <= kTooLarge)) break;
   }
   for (int offset = 16; offset > 0; offset /= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, offset));
@@ -58,7 +57,7 @@ __device__ void QuantizeToken(const T* values, const TokenArgs& args, float* x, 
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = largest;
   __syncthreads();  // and all of x is there
   for (int warp = 0; warp < kTokenThreads / 32; ++warp) largest = fmaxf(largest, scratch[warp]);
-  const uint16_t scale = largest <= kTooLarge ? ScaleBits(largest, args.bits) : kNoScale;
+  const uint16_t scale = ScaleBits(largest, args.bits);  // kNoScale of infinity
   if (threadIdx.x == 0) {
     args.scales[2 * token] = static_cast<uint8_t>(scale);
     args.scales[2 * token + 1] = static_cast<uint8_t>(scale >> 8);

@@ -6,6 +6,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "kernels/fused_decode.h"
 #include "runtime/model/weights/weights.h"
 #include "runtime/status_macros.h"
 
@@ -23,9 +24,19 @@ constexpr int64_t kFirstLogitRows = 64;
 // Rows of logits in host memory at a time, where every token's are wanted: 20 MB with a vocabulary of 150,000.
 constexpr int64_t kLogitRows = 32;
 
+// Rows of a step that may be fused, whatever the device takes.
+constexpr size_t kMostFusedRows = 16;
+
 bool WantsAllLogits(absl::Span<const BatchItem> items) {
   return std::any_of(items.begin(), items.end(),
                      [](const BatchItem& item) { return item.all_logits != nullptr; });
+}
+
+// Where the device takes layers of `count` rows in fewer pieces; null elsewhere. Norms of heads stand between the pieces.
+FusedDecode* FusedFor(Ops& ops, const ModelConfig& config, const LayerWeights& w, int64_t count) {
+  auto* const fused = dynamic_cast<FusedDecode*>(&ops);
+  if (fused == nullptr || config.qk_norm || count > static_cast<int64_t>(kMostFusedRows)) return nullptr;
+  return fused->Takes(count, *w.gate_up, config.head_dim) ? fused : nullptr;
 }
 
 // The adapter of the item that `row` of the batch belongs to.
@@ -41,6 +52,9 @@ const LoraWeights* AdapterOf(absl::Span<const SequenceRows> rows, absl::Span<con
 // One allocation per activation, sized for the largest batch.
 struct Workspace {
   Buffer x, h, q, kv, attended, gate_up, activated, last, logits, tokens;
+  Buffer angles;              // of a step whose layers are fused
+  bool angles_there = false;  // of the step that runs
+  bool rotated = false;       // q, of the layer that runs: it was fused
 
   static absl::StatusOr<std::unique_ptr<Workspace>> Create(Device* device, const ModelConfig& config,
                                                            DType compute, int64_t max_rows) {
@@ -74,7 +88,8 @@ struct Workspace {
             {&Workspace::activated, rows * config.ffn * narrow},
             {&Workspace::last, rows * config.hidden * std::max(narrow, sizeof(float))},
             {&Workspace::logits, std::min<size_t>(rows, kFirstLogitRows) * config.vocab * sizeof(float)},
-            {&Workspace::tokens, rows * sizeof(int32_t)}};
+            {&Workspace::tokens, rows * sizeof(int32_t)},
+            {&Workspace::angles, std::min<size_t>(rows, kMostFusedRows) * config.head_dim * sizeof(float)}};
   }
 };
 
@@ -135,6 +150,7 @@ KvLayout Transformer::MakeKvLayout(int64_t blocks, int block_tokens, DType dtype
 
 absl::Status Transformer::BeginBatch(absl::Span<const BatchItem> items, Batch* batch) {
   adapter_rows_.Clear();
+  work_->angles_there = false;
   for (const BatchItem& item : items) {
     const auto size = static_cast<int64_t>(item.ids.size());
     for (const int32_t id : item.ids) {
@@ -202,6 +218,26 @@ void Transformer::AttendInput(int layer, const Batch& batch, absl::Span<BatchIte
   Ops& ops = device_->ops();
   const LayerWeights& w = weights_->layers[layer];
   const int64_t count = batch.count();
+  auto* const fused = FusedFor(ops, config_, w, count);
+  const bool observed = std::any_of(items.begin(), items.end(), [](const BatchItem& item) {
+    return item.observer != nullptr;  // wants what stands between the fused operations
+  });
+  const bool all_write = batch.writing == batch.rows.size();
+  work_->rotated = fused != nullptr && adapter_rows_.empty() && all_write && !observed;
+  if (work_->rotated) {
+    auto* const angles = work_->angles.as<float>();
+    if (!work_->angles_there) {
+      fused->RopeAngles({rope_.inverse_frequency, rope_.attention_factor}, batch.rows, angles, stream_);
+    }
+    work_->angles_there = true;
+    fused->QkvRopeWrite(
+        {TensorView::Of(work_->x.as<float>(), count, config_.hidden), w.input_norm.as<float>(),
+         static_cast<float>(config_.rms_norm_eps), w.q.get(), w.kv.get(), w.qkv_bias.as<float>(), angles,
+         TensorView::Of(work_->q.as<float>(), count, config_.q_dim())},
+        batch.rows, pool.Layer(layer), stream_);
+    layers_run_.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
   const auto [h, k, v] = CacheInput(layer, batch, pool);
   const TensorView x = TensorView::Of(work_->x.as<float>(), count, config_.hidden);
   const TensorView all_q = TensorView::Of(work_->q.as<float>(), h.rows, config_.q_dim());
@@ -242,13 +278,20 @@ void Transformer::FinishLayer(int layer, const Batch& batch, BlockPool& pool) {
                                1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
                                config_.sliding_window};
 
-  ops.Rope(q, config_.head_dim, rope, rows, stream_);
+  if (!work_->rotated) ops.Rope(q, config_.head_dim, rope, rows, stream_);
   ops.Attention(q, params, rows, pool.Layer(layer), attended.Rows(0, count), stream_);
   Multiply(attended, layer, &LayerWeights::o, &LayerUpdates::o, w.o_bias.as<float>(), /*accumulate=*/true, x);
-  ops.RmsNorm(x.Rows(0, count), w.post_norm.as<float>(), eps, h.Rows(0, count), stream_);
-  Multiply(h, layer, &LayerWeights::gate_up, &LayerUpdates::gate_up, w.gate_up_bias.as<float>(),
-           /*accumulate=*/false, gate_up);
-  ops.SiluMul(gate_up.Rows(0, count), activated.Rows(0, count), stream_);
+  if (work_->rotated) {
+    FusedFor(ops, config_, w, count)
+        ->GateUpSilu({x.Rows(0, count), w.post_norm.as<float>(), eps, w.gate_up.get(),
+                      w.gate_up_bias.as<float>(), activated.Rows(0, count)},
+                     stream_);
+  } else {
+    ops.RmsNorm(x.Rows(0, count), w.post_norm.as<float>(), eps, h.Rows(0, count), stream_);
+    Multiply(h, layer, &LayerWeights::gate_up, &LayerUpdates::gate_up, w.gate_up_bias.as<float>(),
+             /*accumulate=*/false, gate_up);
+    ops.SiluMul(gate_up.Rows(0, count), activated.Rows(0, count), stream_);
+  }
   Multiply(activated, layer, &LayerWeights::down, &LayerUpdates::down, w.down_bias.as<float>(),
            /*accumulate=*/true, x);
 }

@@ -57,6 +57,10 @@ void AttendOnTensorCores(const AttentionCall& call, const AttentionKernel& kerne
   args.work = StageWork(plan, stream);
   args.kv = PlanesOf(call.kv);
   args.partial = static_cast<float*>(stream.workspace());
+  const bool joins_itself = products == Products::kDecode;
+  // Where keys are split there are fewer tiles than blocks that run at once.
+  ALUDEL_CHECK(!plan.splits_keys || plan.tiles * call.params.kv_heads <= CudaStream::kCounters);
+  args.arrived = joins_itself && plan.splits_keys ? stream.counters() : nullptr;
   if (args.table.entries == nullptr || args.work.first_unit == nullptr) return;
   switch (products) {
     case Products::kDecode:
@@ -69,7 +73,7 @@ void AttendOnTensorCores(const AttentionCall& call, const AttentionKernel& kerne
       stream.Launch("launch prefill attention with wgmma", LaunchWgmmaAttention, args, plan.units);
       break;
   }
-  if (!plan.splits_keys) return;
+  if (!plan.splits_keys || joins_itself) return;
   stream.Launch("launch the join of attention's splits", LaunchCombineSplits, args, plan.tiles,
                 kernel.queries, plan.most_queries);
 }

@@ -39,9 +39,12 @@ struct AttentionArgs {
   SequenceTable table;
   AttentionWork work;
   KvPlanes kv;
-  // Results of splits, joined by a second kernel: [units, kv_heads, queries of a tile, PartialStride], each
-  // sums [head_dim], their maximum and their weight. Unused where every split count is 1.
+  // Results of splits, [units, kv_heads, queries of a tile, PartialStride], each sums [head_dim], their maximum and their
+  // weight. Unused where every split count is 1.
   float* partial;
+  // How many splits of each tile are there: [tiles, kv_heads], zeros before and behind every launch. The block that comes last
+  // joins them. Null: a second kernel does.
+  uint32_t* arrived;
 };
 
 ALUDEL_HOST_DEVICE constexpr int PartialStride(int head_dim) { return head_dim + 2; }

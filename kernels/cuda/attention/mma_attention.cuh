@@ -280,6 +280,7 @@ __device__ void AttendUnit(const AttentionArgs& args, char* shared) {
   } else {
     CpAsyncWait<0>();
     JoinSums<Shape>(args, unit, unit_index, scale, state, reinterpret_cast<float*>(stages));
+    CombineWhereLast<Shape>(args, unit, unit_index, reinterpret_cast<uint32_t*>(queries));
   }
 }
 

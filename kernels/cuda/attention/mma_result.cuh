@@ -125,8 +125,28 @@ __device__ void JoinSums(const AttentionArgs& args, const AttentionUnit& unit, i
   }
 }
 
-// Joins the splits of one query. grid (tiles, kv_heads, the most queries that a tile has); `queries` is the
-// capacity of a tile in `partial`.
+// Joins the splits of query i of a tile, by `threads` threads of which this is the `thread`th. `rows`: the query's place in
+// the first split's results, `next` to that in the next one's.
+__device__ inline void JoinQuery(const AttentionArgs& args, const AttentionUnit& unit, int i,
+                                 const float* rows, int64_t next, int thread, int threads) {
+  const int head_dim = args.kv.head_dim;
+  float maximum = -INFINITY;
+  for (int s = 0; s < unit.splits; ++s) maximum = fmaxf(maximum, rows[s * next + head_dim]);
+  float weight = 0.0f;
+  for (int s = 0; s < unit.splits; ++s) {
+    weight += Share(rows[s * next + head_dim], maximum) * rows[s * next + head_dim + 1];
+  }
+  const int64_t out = QueryElement(args.out, args, unit, i);
+  for (int d = thread; d < head_dim; d += threads) {
+    float sum = 0.0f;
+    for (int s = 0; s < unit.splits; ++s) {
+      sum += Share(rows[s * next + head_dim], maximum) * rows[s * next + d];
+    }
+    StoreElement(args.out, out + d, sum / weight);
+  }
+}
+
+// grid (tiles, kv_heads, the most queries that a tile has); `queries` is the capacity of a tile in `partial`.
 __device__ inline void CombineSplits(const AttentionArgs& args, int queries) {
   const int64_t tile_index = blockIdx.x;
   const int i = blockIdx.z;
@@ -139,24 +159,39 @@ __device__ inline void CombineSplits(const AttentionArgs& args, int queries) {
   unit.tile = TileAt(args.work.tiling, unit.entry.rows, local);
   unit.count = unit.tile.rows * unit.tile.heads;
   if (unit.splits == 1 || i >= unit.count) return;
-  const int head_dim = args.kv.head_dim;
+  const int64_t stride = PartialStride(args.kv.head_dim);
   const int64_t first = args.work.first_unit[sequence] + local * unit.splits;
-  const int64_t next = static_cast<int64_t>(args.kv.kv_heads) * queries * PartialStride(head_dim);
-  const float* const rows = args.partial + first * next +
-                            (static_cast<int64_t>(unit.kv_head) * queries + i) * PartialStride(head_dim);
-  float maximum = -INFINITY;
-  for (int s = 0; s < unit.splits; ++s) maximum = fmaxf(maximum, rows[s * next + head_dim]);
-  float weight = 0.0f;
-  for (int s = 0; s < unit.splits; ++s) {
-    weight += Share(rows[s * next + head_dim], maximum) * rows[s * next + head_dim + 1];
+  const int64_t next = static_cast<int64_t>(args.kv.kv_heads) * queries * stride;
+  JoinQuery(args, unit, i,
+            args.partial + first * next + (static_cast<int64_t>(unit.kv_head) * queries + i) * stride, next,
+            threadIdx.x, blockDim.x);
+}
+
+// Behind the results of a unit: where those of all splits of its tile are there, joins them, a query by each warp. `last`
+// is shared.
+template <typename Shape>
+__device__ void CombineWhereLast(const AttentionArgs& args, const AttentionUnit& unit, int64_t unit_index,
+                                 uint32_t* last) {
+  if (args.arrived == nullptr || unit.splits == 1) return;
+  const int sequence = FindInterval(args.work.first_unit, args.table.count, unit_index);
+  const int64_t local = (unit_index - args.work.first_unit[sequence]) / unit.splits;
+  __threadfence();  // what this thread has stored, before the block is counted
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t* const arrived =
+        args.arrived + (args.work.first_tile[sequence] + local) * args.kv.kv_heads + unit.kv_head;
+    *last = atomicAdd(arrived, 1u) + 1 == static_cast<uint32_t>(unit.splits) ? 1 : 0;
+    if (*last != 0) *arrived = 0;  // for the next launch
   }
-  const int64_t out = QueryElement(args.out, args, unit, i);
-  for (int d = threadIdx.x; d < head_dim; d += blockDim.x) {
-    float sum = 0.0f;
-    for (int s = 0; s < unit.splits; ++s) {
-      sum += Share(rows[s * next + head_dim], maximum) * rows[s * next + d];
-    }
-    StoreElement(args.out, out + d, sum / weight);
+  __syncthreads();
+  if (*last == 0) return;
+  __threadfence();  // and before what others have stored is read
+  const int64_t stride = PartialStride(args.kv.head_dim);
+  const int64_t next = static_cast<int64_t>(args.kv.kv_heads) * Shape::kQueries * stride;
+  const int64_t first = args.work.first_unit[sequence] + local * unit.splits;
+  for (int i = threadIdx.x / 32; i < unit.count; i += Shape::kWarps) {
+    const int64_t query = static_cast<int64_t>(unit.kv_head) * Shape::kQueries + i;
+    JoinQuery(args, unit, i, args.partial + first * next + query * stride, next, threadIdx.x % 32, 32);
   }
 }
 

@@ -21,9 +21,9 @@ constexpr int kSkinnySharedBytes = kSkinnyWarps * kSkinnyRows * kSkinnySumStride
 ALUDEL_HOST_DEVICE constexpr int SkinnyOut(int lane, int i) { return lane / 4 + i / 2 * 8; }
 ALUDEL_HOST_DEVICE constexpr int SkinnyRow(int lane, int n, int i) { return n * 8 + lane % 4 * 2 + i % 2; }
 
-// Adds the warps' sums up and writes the block's outputs.
+// Keeps the warps' sums [kSkinnyWarps, kSkinnyRows, kSkinnySumStride].
 template <int kRowTiles>
-__device__ void StoreSkinny(const SkinnyArgs& args, const float (&sums)[kRowTiles][4], float* shared) {
+__device__ void KeepSkinny(const float (&sums)[kRowTiles][4], float* shared) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
 #pragma unroll
@@ -34,17 +34,26 @@ __device__ void StoreSkinny(const SkinnyArgs& args, const float (&sums)[kRowTile
           sums[n][i];
     }
   }
+}
+
+// What they add up to, from `sum` on.
+__device__ inline float SkinnyTotal(const float* shared, int row, int out, float sum = 0.0f) {
+#pragma unroll
+  for (int w = 0; w < kSkinnyWarps; ++w) sum += shared[(w * kSkinnyRows + row) * kSkinnySumStride + out];
+  return sum;
+}
+
+// Adds the warps' sums up and writes the block's outputs.
+template <int kRowTiles>
+__device__ void StoreSkinny(const SkinnyArgs& args, const float (&sums)[kRowTiles][4], float* shared) {
+  KeepSkinny<kRowTiles>(sums, shared);
   __syncthreads();
   const int64_t first_out = int64_t{blockIdx.x} * kSkinnyOuts;
   for (int c = threadIdx.x; c < args.out.rows * kSkinnyOuts; c += kSkinnyThreads) {
     const int row = c / kSkinnyOuts;
     const int64_t out = first_out + c % kSkinnyOuts;
     if (out >= args.out.cols) continue;
-    float sum = args.bias == nullptr ? 0.0f : args.bias[out];
-#pragma unroll
-    for (int w = 0; w < kSkinnyWarps; ++w) {
-      sum += shared[(w * kSkinnyRows + row) * kSkinnySumStride + c % kSkinnyOuts];
-    }
+    const float sum = SkinnyTotal(shared, row, c % kSkinnyOuts, args.bias == nullptr ? 0.0f : args.bias[out]);
     const int64_t at = row * args.out.stride + out;
     if (args.out.dtype == DType::kF32) {
       float* const to = static_cast<float*>(args.out.data) + at;
@@ -62,49 +71,61 @@ __device__ inline int64_t SkinnyWeightRow(const SkinnyArgs& args, int half) {
   return row < args.out.cols ? row : args.out.cols - 1;
 }
 
-// W and a of bf16; in % 8 == 0, rows of both 16-byte aligned, at most 8 * kRowTiles rows. grid
-// (ceil(out / kSkinnyOuts)), kSkinnyThreads threads, kSkinnySharedBytes at `shared`.
-template <int kRowTiles>
-__device__ void SkinnyBf16(const SkinnyArgs& args, float* shared) {
+// Rows of bf16 that W is multiplied with.
+struct SkinnyRows {
+  const Bf16* data;
+  int64_t stride;
+  int64_t rows;
+  int64_t in;
+};
+
+// sums += the lane's share of the products of the block's 16 rows of W and of `a`; w are the lane's two. `meanwhile` runs when
+// the first weights have been asked for and before `a` is read.
+template <int kRowTiles, typename F>
+__device__ void SkinnySums(const Bf16* const (&w)[2], const SkinnyRows& a, float (&sums)[kRowTiles][4],
+                           const F& meanwhile) {
   constexpr int kSteps = 4;  // of 32 inputs, which a run of a warp has
   constexpr int kRun = kSteps * 4 * kLaneInputs;
   const int lane = threadIdx.x % 32;
   const int first = lane % 4 * kLaneInputs;
-  const Bf16* w[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    w[half] = static_cast<const Bf16*>(args.w) + SkinnyWeightRow(args, half) * args.in;
-  }
   struct Run {
     uint4 w[kSteps][2];
     uint4 a[kSteps][kRowTiles];
   };
-  const auto load = [&](int64_t begin, Run& run) {
+  const auto load_w = [&](int64_t begin, Run& run) {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const int64_t k = begin + s * 4 * kLaneInputs + first;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        run.w[s][half] = k < args.in ? LoadOnce(w[half] + k) : uint4{0, 0, 0, 0};
-      }
-#pragma unroll
-      for (int n = 0; n < kRowTiles; ++n) {
-        const int row = n * 8 + lane / 4;
-        run.a[s][n] =
-            k < args.in && row < args.out.rows
-                ? *reinterpret_cast<const uint4*>(static_cast<const Bf16*>(args.a) + row * args.a_stride + k)
-                : uint4{0, 0, 0, 0};
+        run.w[s][half] = k < a.in ? LoadOnce(w[half] + k) : uint4{0, 0, 0, 0};
       }
     }
   };
-  float sums[kRowTiles][4] = {};
+  const auto load_a = [&](int64_t begin, Run& run) {
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const int64_t k = begin + s * 4 * kLaneInputs + first;
+#pragma unroll
+      for (int n = 0; n < kRowTiles; ++n) {
+        const int row = n * 8 + lane / 4;
+        run.a[s][n] = k < a.in && row < a.rows ? *reinterpret_cast<const uint4*>(a.data + row * a.stride + k)
+                                               : uint4{0, 0, 0, 0};
+      }
+    }
+  };
   Run next;
   const int64_t step = int64_t{kSkinnyWarps} * kRun;
   int64_t begin = threadIdx.x / 32 * kRun;
-  if (begin < args.in) load(begin, next);
-  for (; begin < args.in; begin += step) {
+  if (begin < a.in) load_w(begin, next);
+  meanwhile();
+  if (begin < a.in) load_a(begin, next);
+  for (; begin < a.in; begin += step) {
     const Run run = next;
-    if (begin + step < args.in) load(begin + step, next);
+    if (begin + step < a.in) {
+      load_w(begin + step, next);
+      load_a(begin + step, next);
+    }
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const uint4 low = run.w[s][0], high = run.w[s][1];
@@ -117,6 +138,20 @@ __device__ void SkinnyBf16(const SkinnyArgs& args, float* shared) {
       }
     }
   }
+}
+
+// W and a of bf16; in % 8 == 0, rows of both 16-byte aligned, at most 8 * kRowTiles rows. grid
+// (ceil(out / kSkinnyOuts)), kSkinnyThreads threads, kSkinnySharedBytes at `shared`.
+template <int kRowTiles>
+__device__ void SkinnyBf16(const SkinnyArgs& args, float* shared) {
+  const Bf16* w[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    w[half] = static_cast<const Bf16*>(args.w) + SkinnyWeightRow(args, half) * args.in;
+  }
+  const SkinnyRows a{static_cast<const Bf16*>(args.a), args.a_stride, args.out.rows, args.in};
+  float sums[kRowTiles][4] = {};
+  SkinnySums<kRowTiles>(w, a, sums, [] {});
   StoreSkinny<kRowTiles>(args, sums, shared);
 }
 

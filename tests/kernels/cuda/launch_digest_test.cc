@@ -55,7 +55,8 @@ TEST(LaunchDigest, TellsEveryFieldOfWhatLaunchersTake) {
                                   [](auto& a) { a.kv.block_tokens = 1; },
                                   [](auto& a) { a.kv.kv_heads = 1; },
                                   [](auto& a) { a.kv.head_dim = 1; },
-                                  [](auto& a) { a.partial = Address<float>(64); }});
+                                  [](auto& a) { a.partial = Address<float>(64); },
+                                  [](auto& a) { a.arrived = Address<uint32_t>(64); }});
   ExpectAllDiffer<SkinnyArgs>(
       {[](auto& a) { a.w = Address<void>(64); }, [](auto& a) { a.w_scales = Address<Bf16>(64); },
        [](auto& a) { a.a = Address<void>(64); }, [](auto& a) { a.a_scales = Address<float>(64); },

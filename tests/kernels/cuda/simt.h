@@ -99,6 +99,8 @@ struct alignas(16) float4 {
 inline uint32_t atomicAdd(uint32_t* address, uint32_t value) {
   return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
 }
+// Blocks run one after another.
+inline void __threadfence() {}
 inline float __uint_as_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline uint32_t __float_as_uint(float value) { return __builtin_bit_cast(uint32_t, value); }

@@ -47,16 +47,18 @@ class SimulatedAttention : public ::testing::Test {
     random_.seed(seed);
   }
 
-  // `attend` runs a unit of Shape, given the arguments and shared memory.
+  // `attend` runs a unit of Shape, given the arguments and shared memory. joins_itself: its last block does what else
+  // another kernel does.
   template <typename Shape, typename Attend>
-  void CheckUnits(const AttentionCase& c, const Imagined& gpu, int key_tile, const Attend& attend);
+  void CheckUnits(const AttentionCase& c, const Imagined& gpu, int key_tile, const Attend& attend,
+                  bool joins_itself = false);
 
   std::mt19937_64 random_;
 };
 
 template <typename Shape, typename Attend>
 void SimulatedAttention::CheckUnits(const AttentionCase& c, const Imagined& gpu, int key_tile,
-                                    const Attend& attend) {
+                                    const Attend& attend, bool joins_itself) {
   SCOPED_TRACE(testing::Message() << c << ", on " << gpu.blocks);
   AttentionProblem problem(c, random_);
   ForgetUnseen(problem);
@@ -93,11 +95,15 @@ void SimulatedAttention::CheckUnits(const AttentionCase& c, const Imagined& gpu,
                &plan.split_keys};
   args.kv = {k.data(), v.data(), DType::kBf16, c.block_tokens, c.kv_heads, c.head_dim};
   args.partial = partial.data();
+  // As the last block of a tile leaves them.
+  std::vector<uint32_t> arrived(plan.tiles * c.kv_heads, 0);
+  args.arrived = joins_itself ? arrived.data() : nullptr;
 
   const auto kv_heads = static_cast<unsigned>(c.kv_heads);
   simt::Launch({static_cast<unsigned>(plan.units), kv_heads}, {Shape::kThreads}, Shape::kSharedBytes,
                random_(), [&](char* shared) { attend(args, shared); });
-  if (plan.splits_keys) {
+  for (const uint32_t count : arrived) ASSERT_EQ(count, 0u);
+  if (plan.splits_keys && !joins_itself) {
     simt::Launch({static_cast<unsigned>(plan.tiles), kv_heads, static_cast<unsigned>(plan.most_queries)},
                  {128}, 0, random_(), [&](char*) { CombineSplits(args, Shape::kQueries); });
   }

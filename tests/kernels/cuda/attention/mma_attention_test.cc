@@ -11,8 +11,9 @@ class MmaAttentionTest : public SimulatedAttention {
  protected:
   template <typename Shape>
   void Check(const AttentionCase& c, const Imagined& gpu = {}) {
-    CheckUnits<Shape>(c, gpu, 64,
-                      [](const AttentionArgs& args, char* shared) { AttendUnit<Shape>(args, shared); });
+    const auto attend = [](const AttentionArgs& args, char* shared) { AttendUnit<Shape>(args, shared); };
+    CheckUnits<Shape>(c, gpu, 64, attend);
+    if (Shape::kKeyWarps > 1) CheckUnits<Shape>(c, gpu, 64, attend, /*joins_itself=*/true);
   }
 };
 

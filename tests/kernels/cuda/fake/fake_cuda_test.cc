@@ -2,10 +2,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -182,9 +185,12 @@ TEST(FakeCuda, StepsOfTheDemoModel) {
   EXPECT_LE(replayed.enqueued, 4);
   EXPECT_EQ(replayed.waits, 2);
   EXPECT_EQ(replayed.allocations, 0);
-  // Embedding, head (gather, norm, product), and so many for each layer.
-  constexpr int kAround = 4, kPerLayer = 12;
+  // Embedding, angles, head (gather, norm, product), and so many for each layer: queries, keys and values; attention; its
+  // output; gate and up; down.
+  constexpr int kAround = 5, kPerLayer = 5;
   EXPECT_EQ(eager.kernels(), kAround + kPerLayer * layers);
+  // Of 32 layers, with a token drawn.
+  EXPECT_LE(kAround + kPerLayer * 32 + 1, 180);
   std::printf("%-14s %8s %8s %10s %8s %8s\n", "step", "kernels", "enqueued", "bytes", "waits", "a layer");
   const std::pair<const char*, const Counts*> rows[] = {
       {"prefill of 40", &prefill}, {"eager", &eager}, {"captured", &captured}, {"replayed", &replayed}};
@@ -194,6 +200,57 @@ TEST(FakeCuda, StepsOfTheDemoModel) {
                 static_cast<double>(counted->kernels() - kAround) / layers);
   }
   for (const auto& [name, count] : eager.launches) std::printf("  %-44s %4ld\n", name.c_str(), count);
+}
+
+struct Watcher final : LayerObserver {
+  absl::Status OnLayer(const LayerSlice&) override { return absl::OkStatus(); }
+};
+
+// What an observer wants to see between the operations keeps them apart.
+TEST(FakeCuda, FusedLayersSayWhatTheirOperationsSay) {
+  TestModel chat("deploy/demo/chat", {.max_rows = 64}, DType::kBf16, 256);
+  std::vector<int32_t> prompt(20);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * 13 % 500);
+  for (const size_t rows : {1, 3, 8, 9}) {
+    const std::vector<int32_t> ids(prompt.begin(), prompt.begin() + rows);
+    chat.Rewind(0);
+    chat.Run(prompt);
+    ResetCounts();
+    const std::vector<float> fused = chat.Run(ids);
+    EXPECT_EQ(counts().launches.count("NormQkv<Bf16>"), rows <= 8 ? 1 : 0);
+    chat.Rewind(0);
+    chat.Run(prompt);
+    Watcher watcher;
+    ResetCounts();
+    const std::vector<float> apart = chat.Run(ids, &watcher);
+    EXPECT_EQ(counts().launches.count("NormQkv<Bf16>"), 0);
+    float largest = 0;
+    for (const float logit : apart) largest = std::max(largest, std::fabs(logit));
+    for (size_t i = 0; i < apart.size(); ++i) ASSERT_NEAR(fused[i], apart[i], 0.02f * largest) << rows;
+  }
+}
+
+// What `engine { weights }` asks for is served on a GPU, too: products of few rows read it as it is stored.
+TEST(FakeCuda, WeightsWithScalesServeAModel) {
+  const std::vector<int32_t> prompt = {3,  141, 59, 26,  5,  35, 89, 79, 32,
+                                       38, 46,  26, 433, 83, 27, 95, 28, 84};
+  TestModel whole("deploy/demo/chat", {.max_rows = 64}, DType::kBf16, 64);
+  whole.Run(prompt);
+  const std::vector<float> expected = whole.Run({5});
+  float largest = 0;
+  for (const float logit : expected) largest = std::max(largest, std::fabs(logit));
+  for (const auto& [format, share] :
+       {std::pair(WeightFormat::kInt8, 0.05f), std::pair(WeightFormat::kInt4, 0.5f)}) {
+    TestModel scaled("deploy/demo/chat", {.weights = format, .max_rows = 64}, DType::kBf16, 64);
+    scaled.Run(prompt);
+    ResetCounts();
+    const std::vector<float> found = scaled.Run({5});
+    const std::string product =
+        "ScaledProduct<(WeightFormat)" + std::to_string(static_cast<int>(format)) + ", 1>";
+    // Queries, keys with values, output, gate with up, down; and the head.
+    EXPECT_EQ(counts().launches[product], 5 * scaled.model().config().layers + 1);
+    for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], share * largest);
+  }
 }
 
 // However many adapters its rows have.
@@ -233,7 +290,9 @@ TEST(FakeCuda, AdaptersOfAStepAreTwoLaunchesForEachProduct) {
   const int64_t products = int64_t{kProducts} * chat.model().config().layers;
   EXPECT_EQ(mixed.launches.at("Shrink<Bf16, true>"), products);
   EXPECT_EQ(mixed.launches.at("Expand<Bf16, float>") + mixed.launches.at("Expand<Bf16, Bf16>"), products);
-  EXPECT_EQ(mixed.kernels(), none.kernels() + 2 * products);
+  // Layers without adapters are fused; here each operation stands for itself.
+  constexpr int kAround = 4, kPerLayer = 11;
+  EXPECT_EQ(mixed.kernels(), kAround + kPerLayer * chat.model().config().layers + 2 * products);
   EXPECT_EQ(mixed.allocations, 0);
   EXPECT_EQ(mixed.waits, none.waits);
 }

@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention/scalar_attention.cuh"
 #include "kernels/cuda/attention/wgmma_attention.cuh"
 #include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/gemm/fused_gemm.cuh"
 #include "kernels/cuda/gemm/low_rank.cuh"
 #include "kernels/cuda/gemm/skinny_gemm.cuh"
 #include "kernels/cuda/gemm/tile_gemm.cuh"
@@ -188,6 +189,25 @@ void AddProducts(Kernels& to) {
       0, 32};
 }
 
+void AddFused(Kernels& to) {
+  const auto sums = [](char* shared) { return reinterpret_cast<float*>(shared); };
+  const auto rows = [](char* shared) { return reinterpret_cast<Bf16*>(shared + kSkinnySharedBytes); };
+  ForElements([&](auto* page) {
+    using Page = Of<decltype(page)>;
+    to[Name("NormQkv", NameOf<Page>())] = {Bind<QkvArgs>([=](char* shared, const QkvArgs& args) {
+                                             QkvBlock<Page>(args, rows(shared), sums(shared));
+                                           }),
+                                           kSkinnySharedBytes, kSkinnyThreads};
+  });
+  to["NormGateUp"] = {Bind<GateArgs>([=](char* shared, const GateArgs& args) {
+                        GateUpBlock(args, rows(shared), sums(shared));
+                      }),
+                      kSkinnySharedBytes, kSkinnyThreads};
+  to["RopeAngles"] = {Bind<const float*, float, int, SequenceTable, float*>(
+                          [](char*, const auto&... args) { AnglesOfToken(args...); }),
+                      0, 1024, true};
+}
+
 template <typename T>
 void AddShrink(Kernels& to) {
   ForBools([&](auto vectors) {
@@ -241,6 +261,7 @@ Kernels MakeKernels() {
   Kernels to;
   AddTyped(to);
   AddProducts(to);
+  AddFused(to);
   AddLowRank(to);
   AddAttention<64, 96, 128, 256>(to);
   AddWgmma<WgmmaShape<64>>(to);

@@ -32,6 +32,7 @@ TESTS = {
     "token_quantizer_test": ("cuda_token_quantizer_test", "*"),
     "rows_test": ("cuda_rows_test", "*"),
     "scalar_attention_test": ("cuda_scalar_attention_test", "*"),
+    "fused_gemm_test": ("cuda_fused_gemm_test", "*"),
     "low_rank_test": ("cuda_low_rank_test", "*OwnAdapter"),
     "sample_test": ("cuda_sample_test", "*EveryVocabulary:*ThroughTies"),
     "skinny_gemm_test": ("cuda_skinny_gemm_test", "*"),

@@ -1,0 +1,52 @@
+#include "kernels/cuda/gemm/fused_gemm.cuh"
+
+#include "kernels/cuda/gemm/fused_launch.h"
+
+namespace aludel::cuda {
+namespace {
+
+__global__ void RopeAngles(const float* inverse_frequency, float attention_factor, int half,
+                           SequenceTable table, float* angles) {
+  AnglesOfToken(inverse_frequency, attention_factor, half, table, angles);
+}
+
+template <typename Page>
+__global__ void __launch_bounds__(kSkinnyThreads) NormQkv(const __grid_constant__ QkvArgs args) {
+  extern __shared__ uint4 rows[];
+  __shared__ float sums[kSkinnySharedBytes / sizeof(float)];
+  QkvBlock<Page>(args, reinterpret_cast<Bf16*>(rows), sums);
+}
+
+__global__ void __launch_bounds__(kSkinnyThreads) NormGateUp(const __grid_constant__ GateArgs args) {
+  extern __shared__ uint4 rows[];
+  __shared__ float sums[kSkinnySharedBytes / sizeof(float)];
+  GateUpBlock(args, reinterpret_cast<Bf16*>(rows), sums);
+}
+
+}  // namespace
+
+cudaError_t LaunchRopeAngles(const float* inverse_frequency, float attention_factor, int half,
+                             const SequenceTable& table, float* angles, cudaStream_t stream) {
+  if (table.tokens == 0) return cudaSuccess;
+  RopeAngles<<<static_cast<unsigned>(table.tokens), 64, 0, stream>>>(inverse_frequency, attention_factor,
+                                                                     half, table, angles);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchQkv(const QkvArgs& args, cudaStream_t stream) {
+  if (args.a.rows == 0) return cudaSuccess;
+  const auto grid =
+      static_cast<unsigned>((args.heads + 2 * args.kv.kv_heads) * args.kv.head_dim / kSkinnyOuts);
+  const auto kernel = args.kv.dtype == DType::kF32 ? NormQkv<float> : NormQkv<Bf16>;
+  kernel<<<grid, kSkinnyThreads, FusedSharedBytes(args.a.rows, args.a.in), stream>>>(args);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchGateUp(const GateArgs& args, cudaStream_t stream) {
+  if (args.a.rows == 0) return cudaSuccess;
+  const auto grid = static_cast<unsigned>(args.cols / kFusedPairs);
+  NormGateUp<<<grid, kSkinnyThreads, FusedSharedBytes(args.a.rows, args.a.in), stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace aludel::cuda
