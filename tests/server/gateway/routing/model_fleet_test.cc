@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 PrefixKeys Prompt(int64_t tokens, int32_t first = 0) {
   std::vector<int32_t> prompt(static_cast<size_t>(tokens));
   std::iota(prompt.begin(), prompt.end(), first);
-  return MakePrefixKeys(1, prompt);
+  return MakePrefixKeys({1}, prompt);
 }
 
 class ModelFleetTest : public ::testing::Test {
