@@ -14,8 +14,7 @@ namespace {
 
 std::shared_ptr<grpc::Channel> ChannelToNothing() {
   grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL,
-                   1);  // does not wait for the backoff of channels before it
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // does not wait for the backoff of channels before it
   return grpc::CreateCustomChannel("unix:/dev/null/none", grpc::InsecureChannelCredentials(), arguments);
 }
 
