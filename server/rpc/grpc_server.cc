@@ -19,6 +19,9 @@ constexpr int kMoreStreams = 256;
 // A connection that has not finished TLS and HTTP/2's preface by then, and one that is without a call for so long, ends.
 constexpr int kHandshakeMs = 10000;
 constexpr int kIdleMs = 600000;
+// A peer with open calls that is gone without a word ends as late as both together.
+constexpr int kKeepaliveMs = 60000;
+constexpr int kKeepaliveTimeoutMs = 20000;
 
 }  // namespace
 
@@ -36,6 +39,8 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> StartGrpcServer(
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_calls + kMoreStreams);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   // Two servers on one port would share its connections at random.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A decode server keeps many short probes and streams going.

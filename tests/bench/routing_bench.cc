@@ -59,7 +59,7 @@ Times Measure(int64_t replicas, int64_t requests, int64_t prompt_tokens) {
     for (int64_t token = prompt_tokens / 4; token > 0; --token)
       prompt.push_back(static_cast<int32_t>(random() % 32000));
     double begin = Micros();
-    const PrefixKeys keys = MakePrefixKeys(1, prompt);
+    const PrefixKeys keys = MakePrefixKeys({1}, prompt);
     times.keys.push_back(Micros() - begin);
     begin = Micros();
     const auto ready = [](size_t) { return ReplicaView::Standing::kReady; };

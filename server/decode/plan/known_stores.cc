@@ -35,12 +35,12 @@ class KnownStores::Source : public CacheSource {
   const std::string& cache_name() const override { return name_; }
   v1::CacheEvents::Stub* cache_stub() const override { return stub_.get(); }
   bool cache_wanted() const override { return wanted_; }
-  bool CacheKnown(const CacheMirror& mirror) override {
+  std::optional<size_t> CacheKnown(const CacheMirror& mirror) override {
     absl::MutexLock lock(&mutex_);
     stored_.emplace(mirror.producer());
     return Apply(mirror);
   }
-  bool CacheChanged(const CacheMirror& mirror) override {
+  std::optional<size_t> CacheChanged(const CacheMirror& mirror) override {
     absl::MutexLock lock(&mutex_);
     return Apply(mirror);
   }
@@ -50,8 +50,8 @@ class KnownStores::Source : public CacheSource {
   }
 
  private:
-  bool Apply(const CacheMirror& mirror) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!stored_) return false;
+  std::optional<size_t> Apply(const CacheMirror& mirror) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!stored_) return std::nullopt;
     for (const KeyChange& change : mirror.changes()) {
       if (change.removed()) {
         stored_->Remove(change.key);
@@ -59,9 +59,9 @@ class KnownStores::Source : public CacheSource {
         stored_->Add(change.key);
       }
     }
-    if (stored_->chunks() <= kMaxChunks) return true;
+    if (stored_->chunks() <= kMaxChunks) return stored_->chunks();
     stored_.reset();
-    return false;
+    return std::nullopt;
   }
 
   const std::string name_;

@@ -23,8 +23,9 @@ namespace aludel {
 // said is forgotten when its stream ends. Thread-safe.
 class KnownStores {
  public:
-  // Of one server; one that has more is not known.
+  // Of one server, one that has more is not known; and of all.
   static constexpr size_t kMaxChunks = 1 << 20;
+  static constexpr size_t kMaxAllChunks = 4 * kMaxChunks;
   static constexpr absl::Duration kTendInterval = absl::Milliseconds(200);
 
   // Both must outlive it.
@@ -46,7 +47,7 @@ class KnownStores {
 
   const PrefillPool* const pool_;
   Timer* const timer_;
-  CacheFeeds feeds_{kMaxChunks};  // the timer's
+  CacheFeeds feeds_{{.server_keys = kMaxChunks, .all_keys = kMaxAllChunks}};  // the timer's
   mutable absl::Mutex mutex_;
   std::map<std::string, std::shared_ptr<Source>> sources_ ABSL_GUARDED_BY(mutex_);
   Timer::Id tending_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -133,6 +133,11 @@ bool DecodeTarget::Accept(const v1::LoadReport& report) {
   return true;
 }
 
+bool DecodeTarget::cache_is_of(uint64_t epoch) const {
+  absl::MutexLock lock(&mutex_);
+  return epoch == epoch_;
+}
+
 void DecodeTarget::Reported(const v1::LoadReport& report, absl::Time as_of) {
   if (Accept(report)) fleet_->Reported(slot_, report, as_of);
 }

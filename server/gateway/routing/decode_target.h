@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -77,10 +78,11 @@ class DecodeTarget : public CacheSource {
   const std::string& cache_name() const override { return name(); }
   v1::CacheEvents::Stub* cache_stub() const override { return cache_stub_.get(); }
   bool cache_wanted() const override { return fleet_->wants_caches() && usable(); }
-  bool CacheKnown(const CacheMirror& mirror) override {
+  bool cache_is_of(uint64_t epoch) const override;
+  std::optional<size_t> CacheKnown(const CacheMirror& mirror) override {
     return fleet_->CacheKnown(slot_, mirror.changes(), mirror.key_tokens());
   }
-  bool CacheChanged(const CacheMirror& mirror) override {
+  std::optional<size_t> CacheChanged(const CacheMirror& mirror) override {
     return fleet_->CacheChanged(slot_, mirror.changes());
   }
   void CacheUnknown() override { fleet_->CacheUnknown(slot_); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "transport/monotonic_clock.h"
 
 namespace aludel {
@@ -41,6 +42,21 @@ Fleet::Outcome OutcomeOf(const grpc::Status& status) {
     default:
       return Fleet::Outcome::kRefused;
   }
+}
+
+// Keys that are put in or taken out while the fleet is locked once, some tenths of a microsecond each; and how long the lock
+// is left to those that wait for it, which else may not have it before the last step.
+constexpr size_t kStepKeys = 256;
+constexpr absl::Duration kBetweenSteps = absl::Microseconds(50);
+
+// Until a step gives false.
+template <typename Key>
+bool InSteps(absl::Span<const Key> keys, absl::FunctionRef<bool(absl::Span<const Key> some)> step) {
+  for (size_t at = 0; at < keys.size(); at += kStepKeys) {
+    if (at > 0) absl::SleepFor(kBetweenSteps);
+    if (!step(keys.subspan(at, kStepKeys))) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -100,11 +116,8 @@ size_t ModelFleet::Add(const std::string& name) {
 
 void ModelFleet::Remove(size_t slot) {
   absl::MutexLock lock(&mutex_);
-  Knowing(slot, [&] {
-    mutex_.AssertHeld();
-    fleet_.Remove(slot);
-    return true;
-  });
+  if (fleet_.knows_cache(slot)) CountKnown(-1);
+  fleet_.Remove(slot);
   paces_[slot] = Pace();
   reporting_[slot] = false;
 }
@@ -222,39 +235,67 @@ void ModelFleet::ForgetCache(size_t slot) {
   fleet_.ForgetCache(slot);
 }
 
-bool ModelFleet::Knowing(size_t slot, absl::FunctionRef<bool()> change) {
-  const bool before = fleet_.knows_cache(slot);
-  const bool known = change();
-  if (before == fleet_.knows_cache(slot)) return known;
-  known_ += before ? -1 : 1;
+void ModelFleet::CountKnown(int more) {
+  known_ += more;
   known_caches_.Set({{"model", model_}}, known_);
-  return known;
 }
 
-bool ModelFleet::CacheKnown(size_t slot, absl::Span<const KeyChange> keys, int64_t key_tokens) {
+void ModelFleet::Unlink(size_t slot, const KnownCache& cache) {
+  InSteps<uint64_t>(cache.Ends(), [&](absl::Span<const uint64_t> ends) {
+    absl::MutexLock lock(&mutex_);
+    fleet_.known_caches().Unlink(slot, ends);
+    return true;
+  });
+}
+
+std::optional<size_t> ModelFleet::CacheKnown(size_t slot, absl::Span<const KeyChange> keys,
+                                             int64_t key_tokens) {
   snapshots_.Add({{"model", model_}});
-  absl::MutexLock lock(&mutex_);
-  return Knowing(slot, [&] {
-    mutex_.AssertHeld();
-    return fleet_.CacheKnown(slot, keys, key_tokens);
+  CacheUnknown(slot);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!fleet_.known_caches().has_room(keys.size())) return std::nullopt;
+  }
+  auto cache = std::make_unique<KnownCache>(keys, key_tokens);
+  InSteps<uint64_t>(cache->Ends(), [&](absl::Span<const uint64_t> ends) {
+    absl::MutexLock lock(&mutex_);
+    fleet_.known_caches().Link(slot, ends);
+    return true;
   });
+  {
+    absl::MutexLock lock(&mutex_);
+    fleet_.known_caches().Put(slot, &cache);
+    if (cache == nullptr) {
+      CountKnown(1);
+      return fleet_.known_caches().keys(slot);
+    }
+  }
+  Unlink(slot, *cache);
+  return std::nullopt;
 }
 
-bool ModelFleet::CacheChanged(size_t slot, absl::Span<const KeyChange> changes) {
-  absl::MutexLock lock(&mutex_);
-  return Knowing(slot, [&] {
-    mutex_.AssertHeld();
-    return fleet_.CacheChanged(slot, changes);
+std::optional<size_t> ModelFleet::CacheChanged(size_t slot, absl::Span<const KeyChange> changes) {
+  std::optional<size_t> keys;
+  const bool known = InSteps<KeyChange>(changes, [&](absl::Span<const KeyChange> some) {
+    absl::MutexLock lock(&mutex_);
+    if (!fleet_.known_caches().Apply(slot, some)) return false;
+    keys = fleet_.known_caches().keys(slot);
+    return true;
   });
+  if (known) return keys;
+  CacheUnknown(slot);
+  return std::nullopt;
 }
 
 void ModelFleet::CacheUnknown(size_t slot) {
-  absl::MutexLock lock(&mutex_);
-  Knowing(slot, [&] {
-    mutex_.AssertHeld();
-    fleet_.CacheUnknown(slot);
-    return true;
-  });
+  std::unique_ptr<KnownCache> cache;
+  {
+    absl::MutexLock lock(&mutex_);
+    cache = fleet_.known_caches().Take(slot);
+    if (cache == nullptr) return;
+    CountKnown(-1);
+  }
+  Unlink(slot, *cache);
 }
 
 void ModelFleet::Ended(size_t slot, const grpc::Status& status, int places) {

@@ -73,10 +73,11 @@ class ModelFleet {
   // Its prefixes are cached no more.
   void ForgetCache(size_t slot);
 
-  // What a server says that its cache holds, all or what has changed since (Fleet::CacheKnown); nothing is known of it any
-  // more. False: it is too much to know.
-  bool CacheKnown(size_t slot, absl::Span<const KeyChange> keys, int64_t key_tokens);
-  bool CacheChanged(size_t slot, absl::Span<const KeyChange> changes);
+  // What a server says that its cache holds, all or what has changed since (Fleet::CacheKnown): the keys that are known of it
+  // now, nothing where that is too much to know. Or nothing is known of it any more. However much it is, Pick does not wait
+  // long. Of one slot from one thread at a time, and not at the same time as Remove.
+  std::optional<size_t> CacheKnown(size_t slot, absl::Span<const KeyChange> keys, int64_t key_tokens);
+  std::optional<size_t> CacheChanged(size_t slot, absl::Span<const KeyChange> changes);
   void CacheUnknown(size_t slot);
   bool wants_caches() const { return by_prefix() && cache_events_; }
 
@@ -102,8 +103,9 @@ class ModelFleet {
 
   // From an answer whose tokens took so many seconds of computing.
   void Learn(size_t slot, double computed, double tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `change` may make a server's cache known or unknown.
-  bool Knowing(size_t slot, absl::FunctionRef<bool()> change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A server's cache is known, or not any more.
+  void CountKnown(int more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Unlink(size_t slot, const KnownCache& cache);
 
   const std::string model_;
   const RoutingPolicy policy_;

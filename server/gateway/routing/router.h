@@ -94,7 +94,8 @@ class Router {
   std::unique_ptr<WaitingRoom> room_;
   absl::Mutex
       listing_;  // held while the prober is told of a change of targets_: each model's list comes on its own thread
-  CacheFeeds feeds_{KnownPrefixes::kMaxKeys};  // the prober's thread tends them
+  CacheFeeds feeds_{{.server_keys = KnownPrefixes::kMaxKeys,
+                     .all_keys = KnownPrefixes::kMaxKeys}};  // the prober's thread tends them
   absl::Time feeds_tended_ = absl::InfinitePast();
   std::unique_ptr<DecodeProber> prober_;
   RoutedCall::Routing routing_;

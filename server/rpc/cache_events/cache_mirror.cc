@@ -1,18 +1,17 @@
 #include "server/rpc/cache_events/cache_mirror.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace aludel {
 
 CacheMirror::Heard CacheMirror::Fail(Heard why) {
   state_ = State::kNothing;
-  pieces_ = {};
+  pieces_ = std::vector<KeyChange>();  // also its memory
   return why;
 }
 
 CacheMirror::Heard CacheMirror::Hear(const v1::CacheEvent& event) {
-  changes_.clear();
+  Drop();
   if (event.kinds().size() != static_cast<size_t>(event.keys_size())) return Fail(Heard::kBroken);
   return event.has_piece() ? HearPiece(event) : HearChanges(event);
 }

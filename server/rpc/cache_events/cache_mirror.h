@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -12,7 +13,7 @@
 namespace aludel {
 
 // What a watcher of a cache makes of its events: which are to be applied, and when what was heard does not hold together
-// and has to be heard anew. Holds the pieces of a snapshot until it is whole, and nothing else. A peer's bytes may be
+// and has to be heard anew. Holds the pieces of a snapshot until it is whole, and changes until Drop. A peer's bytes may be
 // anything. Not thread-safe.
 class CacheMirror {
  public:
@@ -29,6 +30,10 @@ class CacheMirror {
   Heard Hear(const v1::CacheEvent& event);
   // Of the last Hear.
   absl::Span<const KeyChange> changes() const { return changes_; }
+  // They are not needed any more, and take no memory from now on.
+  void Drop() { changes_ = std::vector<KeyChange>(); }
+  size_t held() const { return std::max(pieces_.capacity(), changes_.capacity()); }  // keys in memory
+  uint64_t epoch() const { return epoch_; }                                          // of the last snapshot
   int64_t key_tokens() const { return key_tokens_; }         // of the last snapshot; at least 1
   const std::string& producer() const { return producer_; }  // likewise
   bool current() const { return state_ == State::kCurrent; }

@@ -47,29 +47,39 @@ void KeyLog::Clear() {
   Tell();
 }
 
+void KeyLog::BeginSnapshot(Reader* reader) const {
+  reader->snapshot_ = snapshot_.keys.lock();
+  if (reader->snapshot_ == nullptr || snapshot_.end < end_ - changes_.size()) {
+    auto keys = std::make_shared<std::vector<KeyChange>>();
+    keys->reserve(held_.size());
+    for (const auto& [key, held] : held_) keys->push_back({key, held.kind});
+    reader->snapshot_ = keys;
+    snapshot_ = {keys, end_};
+  }
+  reader->begun_ = true;
+  reader->next_ = snapshot_.end;
+  reader->read_ = 0;
+  reader->piece_ = 0;
+}
+
 bool KeyLog::Read(Reader* reader, v1::CacheEvent* event) const {
   event->Clear();
-  absl::MutexLock lock(&mutex_);
-  if (!reader->in_snapshot_ && (!reader->begun_ || reader->next_ < end_ - changes_.size())) {
-    reader->begun_ = reader->in_snapshot_ = true;
-    reader->next_ = end_;
-    reader->piece_ = 0;
-    reader->snapshot_.reserve(held_.size());
-    for (const auto& [key, held] : held_) reader->snapshot_.push_back({key, held.kind});
-  }
   event->set_epoch(options_.epoch);
+  absl::ReleasableMutexLock lock(&mutex_);
+  if (reader->snapshot_ == nullptr && (!reader->begun_ || reader->next_ < end_ - changes_.size())) {
+    BeginSnapshot(reader);
+  }
   event->set_sequence(reader->next_);
-  if (reader->in_snapshot_) {
+  if (reader->snapshot_ != nullptr) {
+    lock.Release();
     event->set_key_tokens(static_cast<uint32_t>(options_.key_tokens));
     event->set_producer(options_.producer);
     event->set_piece(reader->piece_++);
-    for (size_t i = 0; i < options_.max_event_keys && !reader->snapshot_.empty(); ++i) {
-      AddTo(event, reader->snapshot_.back());
-      reader->snapshot_.pop_back();
-    }
-    if (reader->snapshot_.empty()) {
-      reader->snapshot_.shrink_to_fit();
-      reader->in_snapshot_ = false;
+    const std::vector<KeyChange>& keys = *reader->snapshot_;
+    const size_t last = std::min(keys.size(), reader->read_ + options_.max_event_keys);
+    for (; reader->read_ < last; ++reader->read_) AddTo(event, keys[reader->read_]);
+    if (last == keys.size()) {
+      reader->snapshot_ = nullptr;
       event->set_complete(true);
     }
     return true;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,8 +19,9 @@ namespace aludel {
 
 // What a cache holds and how that came, for readers at their own pace: each reads a snapshot first and then the changes.
 // The last changes are kept once for all readers, so that a slow one costs nothing: one that was left behind them reads a
-// snapshot again. Thread-safe. Its memory is bounded by what the cache holds, kMaxChanges, and a snapshot for each reader
-// that is in the midst of one.
+// snapshot again. Readers that are in the midst of one share it, where the changes since are all kept: a cache is copied, which
+// is done under the log's lock, once in max_changes changes. Thread-safe. Its memory is bounded by what the cache holds,
+// kMaxChanges, and as many snapshots as there are readers, each of which fell behind in the midst of another.
 class KeyLog {
  public:
   static constexpr size_t kMaxChanges = 65536;   // 1 MB
@@ -48,9 +50,9 @@ class KeyLog {
     friend class KeyLog;
     bool begun_ = false;
     uint64_t next_ = 0;
-    std::vector<KeyChange> snapshot_;  // what is left of one, from the end
+    std::shared_ptr<const std::vector<KeyChange>> snapshot_;
+    size_t read_ = 0;  // of it
     uint32_t piece_ = 0;
-    bool in_snapshot_ = false;
   };
   // What comes next, into an event that is cleared first. False: nothing yet.
   bool Read(Reader* reader, v1::CacheEvent* event) const;
@@ -68,7 +70,15 @@ class KeyLog {
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
+  // Of all that is held after so many changes; kept by its readers.
+  struct Snapshot {
+    std::weak_ptr<const std::vector<KeyChange>> keys;
+    uint64_t end = 0;
+  };
+  void BeginSnapshot(Reader* reader) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   mutable absl::Mutex mutex_;
+  mutable Snapshot snapshot_ ABSL_GUARDED_BY(mutex_);  // the last one
   std::function<void()> on_change_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, Held> held_ ABSL_GUARDED_BY(mutex_);
   std::deque<KeyChange> changes_ ABSL_GUARDED_BY(mutex_);  // the last ones

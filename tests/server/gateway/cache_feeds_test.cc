@@ -17,7 +17,7 @@ namespace {
 
 // A fake decode server, and what it says that it has cached.
 struct TellingServer {
-  explicit TellingServer(uint64_t epoch = 1)
+  explicit TellingServer(uint64_t epoch = FakeDecode::kEpoch)
       : log({.epoch = epoch, .max_changes = 64}),
         service(&log, [](const grpc::CallbackServerContext&) { return absl::OkStatus(); }),
         decode(FakeDecode::Hello, "chat", "", "fake", &service) {}
@@ -106,6 +106,17 @@ TEST_F(CacheFeedsTest, WhatAServerSaidEndsWithItsStream) {
   AwaitCached(32);
   server.service.End();
   Await([&] { return Target()["cached_tokens_exact"] == false; });
+  EXPECT_EQ(Target()["cached_tokens"], 0);
+}
+
+// As where a load balancer stands in front of it, or where it has just started again.
+TEST_F(CacheFeedsTest, WhatAnotherProcessSaysIsNotBelieved) {
+  TellingServer server(FakeDecode::kEpoch + 1);
+  StartGateway({&server.decode});
+  WaitForAll();
+  server.Tell(KeysOf(kPrompt), 32);
+  absl::SleepFor(absl::Milliseconds(500));
+  EXPECT_EQ(Target()["cached_tokens_exact"], false);
   EXPECT_EQ(Target()["cached_tokens"], 0);
 }
 

@@ -57,6 +57,7 @@ void Fleet::Report(size_t slot, const ReplicaReport& report, double as_of) {
   replica.reported_at = as_of;
   replica.others = std::max(0, report.running - replica.sent);
   replica.load.Report(report.waiting_seconds, as_of);
+  replica.under_way.Shorten(as_of + kTellSeconds + 2 * replica.load.At(as_of));
   BoundIndex(slot);
 }
 

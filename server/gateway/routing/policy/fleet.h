@@ -109,8 +109,14 @@ class Fleet {
   bool CacheKnown(size_t slot, absl::Span<const KeyChange> keys, int64_t key_tokens) {
     return known_.Replace(slot, keys, key_tokens);
   }
-  bool CacheChanged(size_t slot, absl::Span<const KeyChange> changes) { return known_.Apply(slot, changes); }
+  bool CacheChanged(size_t slot, absl::Span<const KeyChange> changes) {
+    if (known_.Apply(slot, changes)) return true;
+    known_.Forget(slot);
+    return false;
+  }
   void CacheUnknown(size_t slot) { known_.Forget(slot); }
+  // For those three in steps.
+  KnownPrefixes& known_caches() { return known_; }
   bool knows_cache(size_t slot) const { return known_.knows(slot); }
   // Of the last Choose's prompt, that a slot is believed to have: to the token where its cache is known.
   int64_t CachedTokens(size_t slot, const PrefixKeys& keys) const;

@@ -4,78 +4,119 @@
 
 namespace aludel {
 
+KnownCache::KnownCache(absl::Span<const KeyChange> keys, int64_t key_tokens) : key_tokens_(key_tokens) {
+  for (const KeyChange& change : keys) {
+    if (keys_.Of(change.key).insert(change.key).second) ++size_;
+    if (change.is_prefix_end()) ends_.Of(change.key).insert(change.key);
+  }
+}
+
+std::vector<uint64_t> KnownCache::Ends() const {
+  std::vector<uint64_t> ends;
+  for (const auto& part : ends_.parts()) ends.insert(ends.end(), part.begin(), part.end());
+  return ends;
+}
+
 bool KnownPrefixes::Replace(size_t slot, absl::Span<const KeyChange> keys, int64_t key_tokens) {
   Forget(slot);
-  if (caches_.size() <= slot) caches_.resize(slot + 1);
-  caches_[slot].key_tokens = key_tokens;
-  caches_[slot].keys.reserve(keys.size());
-  return Apply(slot, keys);
+  auto cache = std::make_unique<KnownCache>(keys, key_tokens);
+  if (!has_room(cache->keys())) return false;
+  Link(slot, cache->Ends());
+  Put(slot, &cache);
+  return true;
 }
 
 bool KnownPrefixes::Apply(size_t slot, absl::Span<const KeyChange> changes) {
   if (!knows(slot)) return false;
-  Cache& cache = caches_[slot];
+  KnownCache& cache = *caches_[slot];
   for (const KeyChange& change : changes) {
     if (change.removed()) {
       Remove(slot, change.key);
       continue;
     }
-    if (size_ >= max_keys_) {
-      Forget(slot);
-      return false;
+    if (!has_room(1)) return false;
+    if (cache.keys_.Of(change.key).insert(change.key).second) {
+      ++size_;
+      ++cache.size_;
     }
-    if (cache.keys.insert(change.key).second) ++size_;
-    if (change.is_prefix_end() && cache.ends.insert(change.key).second) holders_[change.key].Add(slot);
+    if (change.is_prefix_end() && cache.ends_.Of(change.key).insert(change.key).second) {
+      LinkOne(slot, change.key);
+    }
   }
   return true;
 }
 
 void KnownPrefixes::Remove(size_t slot, uint64_t key) {
-  Cache& cache = caches_[slot];
-  size_ -= cache.keys.erase(key);
-  if (cache.ends.erase(key) == 0) return;
-  const auto found = holders_.find(key);
-  if (found->second.Remove(slot) && found->second.empty()) holders_.erase(found);
+  KnownCache& cache = *caches_[slot];
+  if (cache.keys_.Of(key).erase(key) == 0) return;
+  --size_;
+  --cache.size_;
+  if (cache.ends_.Of(key).erase(key) > 0) UnlinkOne(slot, key);
+}
+
+void KnownPrefixes::UnlinkOne(size_t slot, uint64_t key) {
+  auto& part = holders_.Of(key);
+  const auto found = part.find(key);
+  if (found->second.Remove(slot) && found->second.empty()) part.erase(found);
 }
 
 void KnownPrefixes::Forget(size_t slot) {
-  if (!knows(slot)) return;
-  Cache& cache = caches_[slot];
-  for (const uint64_t key : cache.ends) {
-    const auto found = holders_.find(key);
-    if (found->second.Remove(slot) && found->second.empty()) holders_.erase(found);
-  }
-  size_ -= cache.keys.size();
-  cache = {};
+  if (const std::unique_ptr<KnownCache> cache = Take(slot); cache != nullptr) Unlink(slot, cache->Ends());
+}
+
+std::unique_ptr<KnownCache> KnownPrefixes::Take(size_t slot) {
+  if (!knows(slot)) return nullptr;
+  size_ -= caches_[slot]->size_;
+  return std::move(caches_[slot]);
+}
+
+void KnownPrefixes::Unlink(size_t slot, absl::Span<const uint64_t> ends) {
+  for (const uint64_t key : ends) UnlinkOne(slot, key);
+}
+
+void KnownPrefixes::Link(size_t slot, absl::Span<const uint64_t> ends) {
+  if (caches_.size() <= slot) caches_.resize(slot + 1);
+  for (const uint64_t key : ends) LinkOne(slot, key);
+}
+
+void KnownPrefixes::Put(size_t slot, std::unique_ptr<KnownCache>* cache) {
+  if (!has_room((*cache)->size_)) return;
+  if (caches_.size() <= slot) caches_.resize(slot + 1);
+  size_ += (*cache)->size_;
+  caches_[slot] = std::move(*cache);
 }
 
 void KnownPrefixes::Match(const PrefixKeys& keys, std::vector<int64_t>* tokens) const {
   for (size_t slot = 0; slot < std::min(tokens->size(), caches_.size()); ++slot) {
     if (knows(slot)) (*tokens)[slot] = 0;
   }
-  if (holders_.empty()) return;
+  if (size_ == 0) return;
   seen_.assign((caches_.size() + SlotSet::kWordBits - 1) / SlotSet::kWordBits, 0);
   for (size_t i = keys.size(); i-- > 0;) {
-    const auto found = holders_.find(keys.keys[i]);
-    if (found == holders_.end()) continue;
-    found->second.AddTo(&seen_, [&](size_t slot) { (*tokens)[slot] = AtMost(slot, keys.ends[i], keys); });
+    const auto& part = holders_.Of(keys.keys[i]);
+    const auto found = part.find(keys.keys[i]);
+    if (found == part.end()) continue;
+    found->second.AddTo(&seen_, [&](size_t slot) {
+      if (knows(slot)) (*tokens)[slot] = AtMost(slot, keys.ends[i], keys);
+    });
   }
 }
 
 int64_t KnownPrefixes::Cached(size_t slot, const PrefixKeys& keys) const {
-  const Cache& cache = caches_[slot];
+  const KnownCache& cache = *caches_[slot];
   // Every so many of the prompt's keys are the server's, and those that it has come first.
-  const int64_t each = cache.key_tokens / kKeyTokens;
+  const int64_t each = cache.key_tokens_ / kKeyTokens;
   int64_t had = 0, not_had = each > 0 ? static_cast<int64_t>(keys.blocks.size()) / each + 1 : 1;
   while (not_had - had > 1) {
     const int64_t middle = had + (not_had - had) / 2;
-    (cache.keys.contains(keys.blocks[static_cast<size_t>(middle * each - 1)]) ? had : not_had) = middle;
+    const uint64_t key = keys.blocks[static_cast<size_t>(middle * each - 1)];
+    (cache.keys_.Of(key).contains(key) ? had : not_had) = middle;
   }
-  return AtMost(slot, had * cache.key_tokens, keys);
+  return AtMost(slot, had * cache.key_tokens_, keys);
 }
 
 int64_t KnownPrefixes::AtMost(size_t slot, int64_t tokens, const PrefixKeys& keys) const {
-  const int64_t step = caches_[slot].key_tokens;
+  const int64_t step = caches_[slot]->key_tokens_;
   return std::min(tokens, std::max<int64_t>(0, keys.tokens - 1) / step * step);
 }
 
@@ -86,7 +127,16 @@ void PromptsUnderWay::Add(const PrefixKeys& keys, double until, double now) {
     prompts_.pop_front();
   }
   for (const uint64_t key : keys.keys) ++counts_[key];
-  prompts_.push_back({keys.keys, until});
+  // They come out of order where a queue was believed to be long, and is not.
+  const auto later = std::upper_bound(prompts_.begin(), prompts_.end(), until,
+                                      [](double time, const Prompt& prompt) { return time < prompt.until; });
+  prompts_.insert(later, {keys.keys, until});
+}
+
+void PromptsUnderWay::Shorten(double until) {
+  for (auto prompt = prompts_.rbegin(); prompt != prompts_.rend() && prompt->until > until; ++prompt) {
+    prompt->until = until;
+  }
 }
 
 void PromptsUnderWay::Drop(const PrefixKeys& keys) {

@@ -4,7 +4,7 @@
 
 namespace aludel {
 
-PrefixKeys MakePrefixKeys(uint64_t seed, absl::Span<const int32_t> prompt, bool with_blocks) {
+PrefixKeys MakePrefixKeys(const PromptSeed& seed, absl::Span<const int32_t> prompt, bool with_blocks) {
   const auto tokens = static_cast<int64_t>(prompt.size());
   PrefixKeys result{.tokens = tokens, .has_blocks = with_blocks};
   if (tokens == 0) return result;

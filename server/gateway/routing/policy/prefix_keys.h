@@ -25,7 +25,7 @@ struct PrefixKeys {
 
 // Where a key ends depends on the position alone (NextPrefixEnd). No keys for an empty prompt. `seed` says what prefixes must
 // have in common beside their tokens.
-PrefixKeys MakePrefixKeys(uint64_t seed, absl::Span<const int32_t> prompt, bool with_blocks = false);
+PrefixKeys MakePrefixKeys(const PromptSeed& seed, absl::Span<const int32_t> prompt, bool with_blocks = false);
 
 // What MakePrefixKeys gave for a prompt of so many tokens, whose keys are known. Keys beyond the prompt's are left out.
 PrefixKeys WithEnds(absl::Span<const uint64_t> keys, int64_t tokens);

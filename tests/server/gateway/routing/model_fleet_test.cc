@@ -1,7 +1,11 @@
 #include "server/gateway/routing/model_fleet.h"
 
+#include <atomic>
+#include <functional>
 #include <numeric>
+#include <thread>
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/monotonic_clock.h"
@@ -14,7 +18,7 @@ using ::testing::HasSubstr;
 PrefixKeys Prompt(int64_t tokens, int32_t first = 0) {
   std::vector<int32_t> prompt(static_cast<size_t>(tokens));
   std::iota(prompt.begin(), prompt.end(), first);
-  return MakePrefixKeys(1, prompt);
+  return MakePrefixKeys({1}, prompt);
 }
 
 class ModelFleetTest : public ::testing::Test {
@@ -158,6 +162,38 @@ TEST_F(ModelFleetTest, ExplainingCountsNothing) {
   EXPECT_EQ(fleet_.Pick(keys, AllReady, false)->slot, *before.decision.replica);
   EXPECT_THAT(metrics_.Render(),
               HasSubstr("aludel_routing_decisions_total{model=\"chat\",reason=\"first\"} 1"));
+}
+
+// Its own thread tells, as a stream's does; none of the requests meanwhile waits for all of it.
+TEST_F(ModelFleetTest, RequestsAreRoutedWhileACacheIsLearnedAndForgotten) {
+  std::vector<KeyChange> told;
+  for (uint64_t i = 0; i < 200'000; ++i) told.push_back({MixBits(i), KeyChange::kPrefixEnd});
+  const PrefixKeys keys = Prompt(640);
+  std::atomic<bool> over = false;
+  const auto picks_while = [&](const std::function<void()>& change) {
+    over = false;
+    int picks = 0;
+    std::thread stream([&] {
+      change();
+      over = true;
+    });
+    for (; !over; ++picks) {
+      const auto picked = fleet_.Pick(keys, AllReady, false);
+      if (!picked) break;
+      fleet_.Ended(picked->slot, grpc::Status::OK);
+      absl::SleepFor(absl::Microseconds(100));
+    }
+    stream.join();
+    return picks;
+  };
+  // 782 steps each.
+  EXPECT_GT(picks_while([&] { EXPECT_EQ(fleet_.CacheKnown(0, told, kKeyTokens), 200'000u); }), 100);
+  EXPECT_GT(picks_while([&] { fleet_.CacheUnknown(0); }), 100);
+  EXPECT_EQ(fleet_.CacheKnown(0, absl::MakeConstSpan(told).first(10), kKeyTokens), 10u);
+  std::vector<KeyChange> removed;
+  for (uint64_t i = 0; i < 5; ++i) removed.push_back({MixBits(i), KeyChange::kRemoved});
+  EXPECT_EQ(fleet_.CacheChanged(0, removed), 5u);
+  EXPECT_EQ(fleet_.CacheChanged(1, removed), std::nullopt);
 }
 
 TEST_F(ModelFleetTest, ImbalanceIsTheLongestQueueOverTheMean) {

@@ -4,7 +4,9 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/server_builder.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <memory>
 #include <set>
 #include <string>
@@ -24,6 +26,7 @@ class CacheEventServiceTest : public ::testing::Test {
     log_.OnChange([this] { changed_ = true; });
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort(absl::StrCat("unix:", socket_), grpc::InsecureServerCredentials());
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     stub_ = v1::CacheEvents::NewStub(
@@ -32,6 +35,7 @@ class CacheEventServiceTest : public ::testing::Test {
   ~CacheEventServiceTest() override {
     service_.End();
     server_->Shutdown();
+    unlink(socket_.c_str());
   }
 
   void Add(uint64_t key, bool removed = false) {
@@ -72,6 +76,7 @@ class CacheEventServiceTest : public ::testing::Test {
     size_t events = 0, bytes = 0;
   };
 
+  const std::string socket_ = absl::StrCat("/tmp/cache_event_service_test.", getpid());
   absl::Status allowed_;
   KeyLog log_{{.epoch = 7, .max_changes = 1000}};
   bool changed_ = false;
@@ -141,12 +146,40 @@ TEST_F(CacheEventServiceTest, StreamsAreBounded) {
   }
 }
 
+TEST_F(CacheEventServiceTest, AHostThatHasMostMakesRoomForAnother) {
+  std::vector<std::unique_ptr<Watch>> watches;
+  for (size_t i = 0; i < CacheEventService::kMaxStreams; ++i) {
+    watches.push_back(std::make_unique<Watch>(stub_.get()));
+    ASSERT_TRUE(watches.back()->Read());
+  }
+  const auto other = v1::CacheEvents::NewStub(
+      grpc::CreateChannel(absl::StrCat("unix:", socket_), grpc::InsecureChannelCredentials()));
+  Watch one_more(other.get());
+  EXPECT_TRUE(one_more.Read());
+  // The oldest.
+  EXPECT_FALSE(watches[0]->Read());
+  EXPECT_EQ(watches[0]->reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  Add(1);
+  EXPECT_TRUE(watches[1]->Read());
+}
+
+TEST_F(CacheEventServiceTest, AServerThatStopsDoesNotWaitForACallerThatDoesNotRead) {
+  Watch slow(stub_.get());
+  ASSERT_TRUE(slow.Read());
+  for (uint64_t key = 0; key < 1'000'000; ++key) Add(key);
+  service_.End();
+  const absl::Time begin = absl::Now();
+  server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+}
+
 TEST_F(CacheEventServiceTest, AServerThatStopsEndsThem) {
   Watch watch(stub_.get());
   ASSERT_TRUE(watch.Read());
   service_.End();
   EXPECT_FALSE(watch.Read());
-  EXPECT_EQ(watch.reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  // CANCELLED where the server had not yet heard that the event was taken.
+  EXPECT_FALSE(watch.reader->Finish().ok());
   Watch late(stub_.get());
   EXPECT_FALSE(late.Read());
   EXPECT_EQ(late.reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);

@@ -113,6 +113,34 @@ TEST(KeyLog, AReaderThatWasLeftBehindHasAnotherSnapshot) {
   EXPECT_EQ(fast.keys(), Keys({99}));
 }
 
+TEST(KeyLog, ReadersThatBeginOneAfterTheOtherShareASnapshot) {
+  KeyLog log({.epoch = 7, .max_changes = 8, .max_event_keys = 2});
+  for (uint64_t key = 0; key < 5; ++key) log.Add(Stored(key));
+  Watcher first, second;
+  ASSERT_TRUE(first.Read(log));
+  log.Add(Stored(5));
+  log.Add(Removed(0));
+  KeyLog::Reader reader;
+  v1::CacheEvent event;
+  ASSERT_TRUE(log.Read(&reader, &event));
+  EXPECT_EQ(event.sequence(), 5u);
+  second.ReadAll(log);
+  first.ReadAll(log);
+  EXPECT_EQ(first.keys(), Keys({1, 2, 3, 4, 5}));
+  EXPECT_EQ(second.keys(), Keys({1, 2, 3, 4, 5}));
+  // Its readers have it all: the next one has what is there now.
+  while (log.Read(&reader, &event)) {
+  }
+  KeyLog::Reader late;
+  ASSERT_TRUE(log.Read(&late, &event));
+  EXPECT_EQ(event.sequence(), 7u);
+  // The changes since are not all kept: another one.
+  for (uint64_t key = 10; key < 20; ++key) log.Add(Stored(key));
+  KeyLog::Reader last;
+  ASSERT_TRUE(log.Read(&last, &event));
+  EXPECT_EQ(event.sequence(), 17u);
+}
+
 TEST(KeyLog, WhatIsClearedIsReadAsGone) {
   KeyLog log({.epoch = 7});
   Watcher watcher;
@@ -200,6 +228,27 @@ TEST(CacheMirror, WhatWasHeardBeforeIsNotHeardTwice) {
   EXPECT_EQ(watcher.Hear(Event(7, 6, {Removed(1), Stored(3)})),
             Heard::kChanges);  // the second of them is new
   EXPECT_EQ(watcher.keys(), Keys({2, 3}));
+}
+
+TEST(CacheMirror, KeepsNoMemoryOfWhatWasHeard) {
+  KeyLog log({.epoch = 7, .max_event_keys = 100});
+  for (uint64_t key = 0; key < 1000; ++key) log.Add(Stored(key));
+  CacheMirror mirror(1 << 20);
+  KeyLog::Reader reader;
+  v1::CacheEvent event;
+  while (log.Read(&reader, &event)) mirror.Hear(event);
+  EXPECT_EQ(mirror.changes().size(), 1000u);
+  EXPECT_GE(mirror.held(), 1000u);
+  mirror.Drop();
+  EXPECT_EQ(mirror.held(), 0u);
+  // Nor of one that breaks off.
+  KeyLog::Reader other;
+  log.Read(&other, &event);
+  mirror.Hear(event);
+  EXPECT_GE(mirror.held(), 100u);
+  event.set_piece(9);
+  EXPECT_EQ(mirror.Hear(event), Heard::kBroken);
+  EXPECT_EQ(mirror.held(), 0u);
 }
 
 TEST(CacheMirror, AServerThatHoldsTooMuchIsNotKnown) {

@@ -16,7 +16,7 @@ Standing AllReady(size_t) { return Standing::kReady; }
 PrefixKeys Prompt(int64_t tokens, int32_t first) {
   std::vector<int32_t> prompt(static_cast<size_t>(tokens));
   std::iota(prompt.begin(), prompt.end(), first);
-  return MakePrefixKeys(1, prompt);
+  return MakePrefixKeys({1}, prompt);
 }
 
 class FleetTest : public ::testing::Test {
@@ -329,7 +329,7 @@ class FleetOfKnownCachesTest : public FleetTest {
   static PrefixKeys Known(int64_t tokens, int32_t first) {
     std::vector<int32_t> prompt(static_cast<size_t>(tokens));
     std::iota(prompt.begin(), prompt.end(), first);
-    return MakePrefixKeys(1, prompt, /*with_blocks=*/true);
+    return MakePrefixKeys({1}, prompt, /*with_blocks=*/true);
   }
   static std::vector<KeyChange> Told(const PrefixKeys& keys) {
     std::vector<KeyChange> told;

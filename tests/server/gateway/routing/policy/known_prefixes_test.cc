@@ -12,7 +12,7 @@ namespace aludel {
 namespace {
 
 PrefixKeys KeysOf(absl::Span<const int32_t> prompt) {
-  return MakePrefixKeys(1, prompt, /*with_blocks=*/true);
+  return MakePrefixKeys({1}, prompt, /*with_blocks=*/true);
 }
 PrefixKeys Prompt(int64_t tokens, int32_t first = 0) {
   std::vector<int32_t> prompt(static_cast<size_t>(tokens));
@@ -67,9 +67,39 @@ TEST(KnownPrefixes, WhatIsTooMuchIsNotKnown) {
   EXPECT_TRUE(known.Replace(0, Told(Prompt(96), 96), 16));
   EXPECT_TRUE(known.Replace(1, Told(Prompt(64, 1000), 64), 16));
   EXPECT_FALSE(known.Apply(1, Told(Prompt(80, 9000), 80)));
+  known.Forget(1);
+  EXPECT_FALSE(known.Replace(1, Told(Prompt(96, 9000), 96), 16));
   EXPECT_FALSE(known.knows(1));
   EXPECT_TRUE(known.knows(0));
   EXPECT_EQ(known.keys(), 6u);
+}
+
+// As ModelFleet does it: between the steps others ask.
+TEST(KnownPrefixes, AServerThatIsLinkedInStepsIsKnownAtTheLast) {
+  KnownPrefixes known;
+  const PrefixKeys prompt = Prompt(640);
+  auto cache = std::make_unique<KnownCache>(Told(prompt, 640), kKeyTokens);
+  const std::vector<uint64_t> ends = cache->Ends();
+  ASSERT_EQ(ends.size(), 10u);
+  ASSERT_TRUE(known.Replace(1, Told(prompt, 64), kKeyTokens));
+  const auto matched = [&] {
+    std::vector<int64_t> tokens = {-1, -1};
+    known.Match(prompt, &tokens);
+    return tokens;
+  };
+  for (const uint64_t& end : ends) {
+    known.Link(0, {&end, 1});
+    EXPECT_EQ(matched(), std::vector<int64_t>({-1, 64}));
+  }
+  known.Put(0, &cache);
+  EXPECT_EQ(cache, nullptr);
+  EXPECT_EQ(matched(), std::vector<int64_t>({624, 64}));
+  cache = known.Take(0);
+  for (const uint64_t& end : ends) {
+    EXPECT_EQ(matched(), std::vector<int64_t>({-1, 64}));
+    known.Unlink(0, {&end, 1});
+  }
+  EXPECT_EQ(matched(), std::vector<int64_t>({-1, 64}));
 }
 
 // Prompts of a tree that come and go at servers, against a look at all of them.
@@ -158,6 +188,19 @@ TEST(PromptsUnderWay, CountUntilTheirTimeOrUntilTheyAreDropped) {
   prompts.Add(Prompt(128), /*until=*/20, /*now=*/11);
   prompts.Clear();
   EXPECT_EQ(prompts.Match(Prompt(1000), 12), 0);
+}
+
+TEST(PromptsUnderWay, OneThatWaitsLongKeepsNoOtherOne) {
+  PromptsUnderWay prompts;
+  prompts.Add(Prompt(640), /*until=*/600, /*now=*/0);
+  prompts.Add(Prompt(640, 5000), /*until=*/2, /*now=*/1);
+  EXPECT_EQ(prompts.Match(Prompt(1000, 5000), 1), 640);
+  EXPECT_EQ(prompts.Match(Prompt(1000, 5000), 3), 0);
+  EXPECT_EQ(prompts.Match(Prompt(1000), 3), 640);
+  // The server has told that its queue is short.
+  prompts.Shorten(5);
+  EXPECT_EQ(prompts.Match(Prompt(1000), 4), 640);
+  EXPECT_EQ(prompts.Match(Prompt(1000), 5), 0);
 }
 
 TEST(PromptsUnderWay, AreBounded) {
