@@ -196,8 +196,9 @@ void EngineBlocks::Insert(Sequence& sequence) {
       sequence.chain->Extend(absl::MakeConstSpan(sequence.tokens).subspan(0, sequence.computed));
   const size_t from = sequence.inserted_blocks;
   PrefixWatcher* const watcher = cache_->watcher();
-  // From where an adapter acts on, what is cached is no other request's.
-  const int64_t own = sequence.adapter == nullptr ? sequence.computed : sequence.adapter_begin;
+  // From where an adapter writes the cache on, that is no other request's.
+  const AdapterTurn turn = sequence.turn();
+  const int64_t own = turn.hash.empty() ? sequence.computed : turn.begin;
   cache_->Insert(hashes.subspan(from, full - from), sequence.blocks.ids().subspan(from, full - from),
                  [&](size_t index) {
                    const size_t block = from + index;

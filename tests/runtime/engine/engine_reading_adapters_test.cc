@@ -9,6 +9,7 @@
 #include "runtime/bench/make_adapter.h"
 #include "runtime/engine/engine.h"
 #include "runtime/kv/block_pool.h"
+#include "runtime/kv/prefix_watcher.h"
 #include "tests/runtime/engine/engine_fixture.h"
 #include "tests/runtime/model/temporary_directory.h"
 
@@ -18,6 +19,14 @@ namespace {
 using Adapter = std::shared_ptr<const LoraWeights>;
 
 constexpr int64_t kBlock = 16;
+
+// Where the blocks end that it was told of.
+class Ends : public PrefixWatcher {
+ public:
+  void OnStored(const Block& block) override { ends.push_back(static_cast<int64_t>(block.tokens.size())); }
+  void OnRemoved(const PrefixHash&) override {}
+  std::vector<int64_t> ends;
+};
 
 // Adapters that choose tokens over the cache of the model alone (ICaRus).
 class EngineReadingAdapters : public EngineTest {
@@ -123,6 +132,26 @@ TEST_F(EngineReadingAdapters, ShareTheModelsCacheOfPromptAndAnswer) {
   }
   // An adapter that makes a cache has none of it.
   EXPECT_EQ(Ask(Spec(prompt, whole_))->result().cached_tokens, 0);
+}
+
+TEST_F(EngineReadingAdapters, TellOfTheBlocksThatTheyStore) {
+  Open(128);
+  const std::vector<int32_t> prompt = Questions(1)[0].prompt;
+  const int64_t full = (static_cast<int64_t>(prompt.size()) + kSampling.max_tokens - 1) / kBlock;
+  ASSERT_GT(full, 2);
+  const auto told = [&](const Adapter& adapter) {
+    Ends watcher;
+    Restart({.kv_blocks = 256, .max_num_batched_tokens = 128});
+    engine_->WatchPrefixes(&watcher);
+    Ask(Spec(prompt, adapter));
+    engine_.reset();
+    return watcher.ends;
+  };
+  std::vector<int64_t> expected;
+  for (int64_t block = 1; block <= full; ++block) expected.push_back(block * kBlock);
+  EXPECT_EQ(told(nullptr), expected);
+  EXPECT_EQ(told(readers_[0]), expected);
+  EXPECT_TRUE(told(whole_).empty());
 }
 
 // Steps that are full without them, few blocks, and answers that take their logits and not a draw of the device.
