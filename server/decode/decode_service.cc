@@ -50,7 +50,14 @@ grpc::ServerUnaryReactor* DecodeService::Describe(grpc::CallbackServerContext* c
   response->set_max_choices(static_cast<uint32_t>(context_.model->engine().options().max_num_seqs));
   response->set_numerics(context_.model->Numerics());
   AdapterPool::Known adapters = context_.adapters->known();
-  for (std::string& name : adapters.names) response->add_adapters(std::move(name));
+  for (AdapterPool::About& about : adapters.adapters) {
+    response->add_adapters(about.name);
+    v1::AdapterDescription* const description = response->add_adapter_descriptions();
+    description->set_name(std::move(about.name));
+    description->set_hash(std::move(about.hash));
+    description->set_cache_of(std::string(Name(about.cache)));
+    description->set_begins_as_base(about.activated);
+  }
   response->set_adapter_changes(adapters.changes);
   reactor->Finish(grpc::Status::OK);
   return reactor;
@@ -58,11 +65,12 @@ grpc::ServerUnaryReactor* DecodeService::Describe(grpc::CallbackServerContext* c
 
 grpc::ServerUnaryReactor* DecodeService::LoadAdapter(grpc::CallbackServerContext* call,
                                                      const v1::LoadAdapterRequest* request,
-                                                     v1::LoadAdapterResponse* /*response*/) {
+                                                     v1::LoadAdapterResponse* response) {
   const WorkClock::Work work(context_.handlers);
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
   absl::Status status = CheckCaller(*call, context_.options->gateway_identities);
   if (status.ok()) status = AddAdapter(context_, request->name(), request->directory(), request->cache_of());
+  if (status.ok()) response->set_cache_of(request->cache_of().empty() ? "adapter" : request->cache_of());
   reactor->Finish(ToGrpc(status));
   return reactor;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "runtime/status_macros.h"
 #include "server/decode/sampling_fields.h"
 #include "server/rpc/deadline.h"
@@ -26,6 +27,11 @@ absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const 
   GenerateSpec& spec = setup.spec;
   spec.constraint = std::move(constraint);
   if (adapter.served != nullptr) {
+    if (spec.sampling.prompt_logprobs && !adapter.served->scores_prompts()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the log-probabilities of a prompt are not those of adapter ", request.adapter(),
+                       ", which answers from its base's cache of the prompt: ask its base for them"));
+    }
     spec.adapter = {adapter.served, adapter.weights()};
     spec.adapter_begin = adapter.begin;
     spec.adapter_reads_only = adapter.served->reads_only();

@@ -3,6 +3,8 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,8 +55,14 @@ absl::Status AdapterPool::Add(const std::string& name, const std::string& direct
   const auto check = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
     const auto found = known_.find(name);
     if (found != known_.end()) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("adapter ", name, " is there already, from ", found->second->directory));
+      const Entry& there = *found->second;
+      const std::string text = absl::StrCat("adapter ", name, " is there already, from ", there.directory,
+                                            " with cache_of \"", Name(there.cache), "\"");
+      std::error_code error;
+      const bool same =
+          there.cache == cache && std::filesystem::equivalent(there.directory, directory, error);
+      if (same) return absl::AlreadyExistsError(text);
+      return absl::FailedPreconditionError(absl::StrCat(text, ": unload it first"));
     }
     if (known_.size() < kMaxKnown) return absl::OkStatus();
     return absl::ResourceExhaustedError(
@@ -64,10 +72,12 @@ absl::Status AdapterPool::Add(const std::string& name, const std::string& direct
     absl::MutexLock lock(&mutex_);
     ALUDEL_RETURN_IF_ERROR(check());
   }
-  ALUDEL_RETURN_IF_ERROR(ServedAdapter::Check(directory, base_, cache));
+  ALUDEL_ASSIGN_OR_RETURN(ServedAdapter::Identity identity, ServedAdapter::Check(directory, base_, cache));
   absl::MutexLock lock(&mutex_);
   ALUDEL_RETURN_IF_ERROR(check());
-  known_.emplace(name, std::make_shared<Entry>(Entry{.name = name, .directory = directory, .cache = cache}));
+  known_.emplace(name,
+                 std::make_shared<Entry>(Entry{
+                     .name = name, .directory = directory, .cache = cache, .identity = std::move(identity)}));
   ++changes_;
   return absl::OkStatus();
 }
@@ -228,6 +238,12 @@ void AdapterPool::Load(const EntryRef& entry) {
     ++loads_;
     if (loaded.ok()) {
       entry->served = *std::move(loaded);
+      // Its files may be others than those that were added.
+      const ServedAdapter& served = *entry->served;
+      if (entry->identity.hash != served.hash()) {
+        entry->identity = {.hash = served.hash(), .activated = served.activated()};
+        ++changes_;
+      }
       resident_.push_back(entry);
       return;
     }
@@ -267,7 +283,12 @@ void AdapterPool::Announce(Entry& entry, const ServedAdapter& served) const {
 AdapterPool::Known AdapterPool::known() const {
   absl::MutexLock lock(&mutex_);
   Known known{.changes = changes_};
-  for (const auto& [name, entry] : known_) known.names.push_back(name);
+  for (const auto& [name, entry] : known_) {
+    known.adapters.push_back({.name = name,
+                              .hash = entry->identity.hash,
+                              .cache = entry->cache,
+                              .activated = entry->identity.activated});
+  }
   return known;
 }
 

@@ -54,8 +54,9 @@ class AdapterPool {
   AdapterPool(const AdapterPool&) = delete;
   AdapterPool& operator=(const AdapterPool&) = delete;
 
-  // Makes an adapter known once its headers fit the base; loads nothing. AlreadyExists where the name is taken,
-  // InvalidArgument and NotFound as ServedAdapter::Check.
+  // Makes an adapter known once its headers fit the base; loads nothing. AlreadyExists where it is there already,
+  // FailedPrecondition where another of this name is, of another directory or `cache`; InvalidArgument and NotFound as
+  // ServedAdapter::Check.
   absl::Status Add(const std::string& name, const std::string& directory, CacheOf cache = CacheOf::kAdapter);
   // Forgets it, so that no request can name it from now on. Those that run end with it. NotFound where it is not known.
   absl::Status Remove(const std::string& name);
@@ -68,9 +69,15 @@ class AdapterPool {
   // Ends a wait with `reason`, unless it has ended.
   void GiveUp(uint64_t wait, const absl::Status& reason);
 
+  struct About {
+    std::string name;
+    std::string hash;  // ServedAdapter::hash, of the files as they were when they were last read
+    CacheOf cache = CacheOf::kAdapter;
+    bool activated = false;  // ServedAdapter::activated
+  };
   struct Known {
-    std::vector<std::string> names;  // in order
-    uint64_t changes = 0;            // of them, since the pool was made
+    std::vector<About> adapters;  // in order of their names
+    uint64_t changes = 0;         // of them, since the pool was made
   };
   Known known() const;
   AdapterStats stats() const;
@@ -82,6 +89,7 @@ class AdapterPool {
     std::string name;
     std::string directory;
     CacheOf cache = CacheOf::kAdapter;
+    ServedAdapter::Identity identity;
     std::unique_ptr<ServedAdapter> served;  // null: not on the device
     int users = 0;
     uint64_t last_used = 0;

@@ -42,6 +42,18 @@ absl::StatusOr<CacheOf> ReadCacheOf(absl::string_view name) {
   return absl::InvalidArgumentError("cache_of is none of \"adapter\", \"base\" and \"base_always\"");
 }
 
+absl::string_view Name(CacheOf cache) {
+  switch (cache) {
+    case CacheOf::kAdapter:
+      return "adapter";
+    case CacheOf::kBase:
+      return "base";
+    case CacheOf::kBaseAlways:
+      return "base_always";
+  }
+  return "";
+}
+
 absl::StatusOr<std::unique_ptr<ServedAdapter>> ServedAdapter::Load(Device* device,
                                                                    const std::string& directory,
                                                                    const LoraWeights::Base& base,
@@ -61,13 +73,14 @@ absl::StatusOr<std::unique_ptr<ServedAdapter>> ServedAdapter::Load(Device* devic
       new ServedAdapter(std::move(weights), adapter->config().invocation(), cache, std::move(opened)));
 }
 
-absl::Status ServedAdapter::Check(const std::string& directory, const LoraWeights::Base& base,
-                                  CacheOf cache) {
+absl::StatusOr<ServedAdapter::Identity> ServedAdapter::Check(const std::string& directory,
+                                                             const LoraWeights::Base& base, CacheOf cache) {
   ALUDEL_RETURN_IF_ERROR(LoraWeights::Check(directory, base));
-  if (cache == CacheOf::kAdapter) return absl::OkStatus();
   ALUDEL_ASSIGN_OR_RETURN(const auto file, LoraAdapter::OpenFile(directory));
   ALUDEL_ASSIGN_OR_RETURN(const auto adapter, LoraAdapter::Open(directory, file.get()));
-  return CheckKind(*adapter, cache, base.config.layers);
+  ALUDEL_RETURN_IF_ERROR(CheckKind(*adapter, cache, base.config.layers));
+  return Identity{.hash = HashAdapted(*adapter, base.hash),
+                  .activated = cache != CacheOf::kAdapter || !adapter->config().invocation().empty()};
 }
 
 std::optional<int64_t> ServedAdapter::ActsFrom(absl::Span<const int32_t> prompt) const {

@@ -27,6 +27,8 @@ enum class CacheOf : uint8_t {
 
 // By its name in settings and requests, "adapter", "base" or "base_always"; InvalidArgument for another.
 absl::StatusOr<CacheOf> ReadCacheOf(absl::string_view name);
+// ReadCacheOf's name of it.
+absl::string_view Name(CacheOf cache);
 
 // An adapter on the device beside its base, with the decoders that codes become its cache by. Immutable
 // and thread-safe.
@@ -38,9 +40,16 @@ class ServedAdapter {
                                                              const LoraWeights::Base& base,
                                                              const AdapterCodecs& codecs,
                                                              CacheOf cache = CacheOf::kAdapter);
-  // As LoraWeights::Check; InvalidArgument, too, for an adapter that is not of this kind: for an activated one of other than
-  // kAdapter, as its files say from where on it acts, and of kBaseAlways for one that updates keys or values.
-  static absl::Status Check(const std::string& directory, const LoraWeights::Base& base, CacheOf cache);
+  // What its files say of an adapter.
+  struct Identity {
+    std::string hash;        // as hash()
+    bool activated = false;  // as activated()
+  };
+  // Reads the files once. As LoraWeights::Check; InvalidArgument, too, for an adapter that is not of this kind: for an
+  // activated one of other than kAdapter, as its files say from where on it acts, and of kBaseAlways for one that updates
+  // keys or values.
+  static absl::StatusOr<Identity> Check(const std::string& directory, const LoraWeights::Base& base,
+                                        CacheOf cache);
 
   const LoraWeights& weights() const { return *weights_; }
   const std::string& hash() const { return weights_->hash(); }
@@ -48,6 +57,8 @@ class ServedAdapter {
   bool activated() const { return cache_ != CacheOf::kAdapter || !invocation_.empty(); }
   // GenerateSpec::adapter_reads_only.
   bool reads_only() const { return cache_ == CacheOf::kBaseAlways; }
+  // Whether a prompt's tokens can be scored: over its base's cache of the prompt it has no say in them.
+  bool scores_prompts() const { return cache_ != CacheOf::kBase; }
   // The token of `prompt` from which on the cache is its own: the first; of kBase the last, of kBaseAlways the one behind
   // that; of an activated adapter the one that the last occurrence of its invocation begins with. Nothing where that does
   // not occur: the base alone answers.

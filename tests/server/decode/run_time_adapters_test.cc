@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -33,6 +35,11 @@ class RunTimeAdapters : public ::testing::Test {
     options_.adapter_root = files_.File("root");
   }
 
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const AdapterPool::About& about : pool_.known().adapters) names.push_back(about.name);
+    return names;
+  }
   std::string Add(const std::string& name, const std::string& directory) {
     return std::string(AddAdapter(context_, name, directory).message());
   }
@@ -48,9 +55,9 @@ TEST_F(RunTimeAdapters, ComeFromBelowTheRootAndGo) {
   EXPECT_EQ(Add("a", "good"), "");
   EXPECT_EQ(Add("b", "team/other"), "");
   EXPECT_EQ(Add("c", files_.File("root/good")), "");
-  EXPECT_THAT(pool_.known().names, ElementsAre("a", "b", "c"));
+  EXPECT_THAT(Names(), ElementsAre("a", "b", "c"));
   EXPECT_TRUE(RemoveAdapter(context_, "b").ok());
-  EXPECT_THAT(pool_.known().names, ElementsAre("a", "c"));
+  EXPECT_THAT(Names(), ElementsAre("a", "c"));
   EXPECT_EQ(RemoveAdapter(context_, "b").code(), absl::StatusCode::kNotFound);
 }
 
@@ -63,7 +70,7 @@ TEST_F(RunTimeAdapters, NothingOutsideOfTheRootIsLookedAt) {
   }
   EXPECT_EQ(AddAdapter(context_, "a", files_.File("outside")).code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(AddAdapter(context_, "a", std::string("good\0x", 6)).code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_THAT(pool_.known().names, IsEmpty());
+  EXPECT_THAT(Names(), IsEmpty());
 }
 
 TEST_F(RunTimeAdapters, NamesAreCheckedAndTaken) {
@@ -71,7 +78,21 @@ TEST_F(RunTimeAdapters, NamesAreCheckedAndTaken) {
   EXPECT_THAT(Add("two words", "good"), HasSubstr("visible ASCII"));
   EXPECT_THAT(Add("", "good"), HasSubstr("want 1 to 256"));
   EXPECT_EQ(Add("a", "good"), "");
-  EXPECT_EQ(AddAdapter(context_, "a", "team/other").code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(AddAdapter(context_, "a", "good").code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(AddAdapter(context_, "a", files_.File("root/team/../good")).code(),
+            absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(RunTimeAdapters, AnotherOfTheSameNameIsNoneThatIsThereAlready) {
+  ASSERT_TRUE(AddAdapter(context_, "a", "good", "base").ok());
+  for (const auto& [directory, cache_of] :
+       {std::pair{"good", ""}, {"good", "adapter"}, {"team/other", "base"}}) {
+    const absl::Status status = AddAdapter(context_, "a", directory, cache_of);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("root/good with cache_of \"base\": unload it first"));
+  }
+  EXPECT_EQ(AddAdapter(context_, "a", "good", "base").code(), absl::StatusCode::kAlreadyExists);
 }
 
 TEST_F(RunTimeAdapters, SayWhoseCacheTheyAnswerFrom) {
@@ -81,7 +102,7 @@ TEST_F(RunTimeAdapters, SayWhoseCacheTheyAnswerFrom) {
               HasSubstr("and so the cache"));
   EXPECT_TRUE(AddAdapter(context_, "a", "good", "base").ok());
   EXPECT_TRUE(AddAdapter(context_, "b", "good", "adapter").ok());
-  EXPECT_THAT(pool_.known().names, ElementsAre("a", "b"));
+  EXPECT_THAT(Names(), ElementsAre("a", "b"));
 }
 
 TEST_F(RunTimeAdapters, WithoutARootNoneComeOrGo) {
@@ -89,7 +110,7 @@ TEST_F(RunTimeAdapters, WithoutARootNoneComeOrGo) {
   options_.adapter_root.clear();
   EXPECT_EQ(AddAdapter(context_, "b", "good").code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(RemoveAdapter(context_, "a").code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(pool_.known().names, ElementsAre("a"));
+  EXPECT_THAT(Names(), ElementsAre("a"));
 }
 
 }  // namespace

@@ -66,6 +66,11 @@ class AdapterPoolTest : public ::testing::Test {
       ASSERT_TRUE(added.ok()) << added;
     }
   }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const AdapterPool::About& about : pool_->known().adapters) names.push_back(about.name);
+    return names;
+  }
   static std::string NameOf(int i) { return absl::StrCat("a", i); }
   std::string Directory(int i) const { return files_.File(NameOf(i)); }
   void Make(int i) const {
@@ -92,10 +97,12 @@ TEST_F(AdapterPoolTest, OneOfItsBasesCacheActsFromThePromptsLastTokenOn) {
   ASSERT_TRUE(pool_->Add("of-base", Directory(0), CacheOf::kBase).ok());
   const std::vector<int32_t> prompt = {3, 4, 5};
   EXPECT_EQ(Get(0)->ActsFrom(prompt), 0);
+  EXPECT_TRUE(Get(0)->scores_prompts());
   Asked asked;
   pool_->Acquire("of-base", MonotonicNow() + kLong, asked.ready());
   const AdapterPool::Handle handle = asked.Take();
   EXPECT_TRUE(handle->activated());
+  EXPECT_FALSE(handle->scores_prompts());
   EXPECT_EQ(handle->ActsFrom(prompt), 2);
   EXPECT_EQ(handle->ActsFrom(absl::MakeConstSpan(prompt).first(1)), 0);
 
@@ -109,6 +116,28 @@ TEST_F(AdapterPoolTest, OneOfItsBasesCacheActsFromThePromptsLastTokenOn) {
   const absl::Status both = pool_->Add("both", activated, CacheOf::kBase);
   EXPECT_THAT(std::string(both.message()), HasSubstr("alora_invocation_tokens"));
   EXPECT_TRUE(pool_->Add("both", activated).ok());
+  std::vector<bool> begin_as_base;
+  for (const AdapterPool::About& about : pool_->known().adapters) begin_as_base.push_back(about.activated);
+  EXPECT_THAT(Names(), ElementsAre("a0", "both", "of-base"));
+  EXPECT_THAT(begin_as_base, ElementsAre(false, true, true));
+}
+
+TEST_F(AdapterPoolTest, TellsWhichFilesEachIsOf) {
+  Open(2, 1);
+  ASSERT_TRUE(pool_->Add("again", Directory(0)).ok());
+  const AdapterPool::Known known = pool_->known();
+  ASSERT_EQ(known.adapters.size(), 3u);
+  EXPECT_EQ(known.adapters[0].hash, Get(0)->hash());
+  EXPECT_EQ(known.adapters[1].hash, Get(1)->hash());
+  EXPECT_EQ(known.adapters[2].hash, known.adapters[0].hash);
+  EXPECT_EQ(pool_->known().changes, known.changes);
+  // Files that were replaced are told of once they are read.
+  std::filesystem::copy(
+      Directory(1), Directory(0),
+      std::filesystem::copy_options::overwrite_existing | std::filesystem::copy_options::recursive);
+  EXPECT_EQ(Get(0)->hash(), known.adapters[1].hash);
+  EXPECT_EQ(pool_->known().adapters[0].hash, known.adapters[1].hash);
+  EXPECT_GT(pool_->known().changes, known.changes);
 }
 
 TEST_F(AdapterPoolTest, OneThatAlwaysReadsItsBasesCacheMakesNone) {
@@ -130,7 +159,7 @@ TEST_F(AdapterPoolTest, OneThatAlwaysReadsItsBasesCacheMakesNone) {
 
 TEST_F(AdapterPoolTest, LoadsOnDemandAndEvictsTheLeastRecentlyUsed) {
   Open(3, 2);
-  EXPECT_THAT(pool_->known().names, ElementsAre("a0", "a1", "a2"));
+  EXPECT_THAT(Names(), ElementsAre("a0", "a1", "a2"));
   EXPECT_EQ(pool_->stats().resident, 0);
   const std::string first = Get(0)->hash();
   EXPECT_NE(Get(1)->hash(), first);
@@ -229,7 +258,8 @@ TEST_F(AdapterPoolTest, ThoseWhoWaitForARemovedOneAreTold) {
 
 TEST_F(AdapterPoolTest, BadAdaptersAreNamedWhenTheyAreAddedOrLoaded) {
   Open(2, 2);
-  EXPECT_EQ(pool_->Add("a0", Directory(1)).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(pool_->Add("a0", Directory(0)).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(pool_->Add("a0", Directory(1)).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(pool_->Add("x", files_.File("none")).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(pool_->Add("", Directory(0)).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(pool_->Add("x", "tests/runtime/model/golden/adapters/llama_head").message()),
