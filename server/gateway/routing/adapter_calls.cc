@@ -21,6 +21,24 @@ absl::Status OnServer(const DecodeTarget& target, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(target.name(), ": ", status.message()));
 }
 
+// A server of an older build does not know of cache_of, and has loaded the adapter as one of its own cache.
+absl::Status CheckLoaded(DecodeTarget& target, const v1::LoadAdapterRequest& request,
+                         const v1::LoadAdapterResponse& response) {
+  if (request.cache_of().empty() || request.cache_of() == "adapter" ||
+      response.cache_of() == request.cache_of()) {
+    return absl::OkStatus();
+  }
+  grpc::ClientContext context;
+  LimitTime(&context);
+  v1::UnloadAdapterRequest undo;
+  undo.set_name(request.name());
+  v1::UnloadAdapterResponse undone;
+  const grpc::Status status = target.stub()->UnloadAdapter(&context, undo, &undone);
+  return OnServer(target, absl::FailedPreconditionError(absl::StrCat(
+                              "is of an older build, which has no cache_of \"", request.cache_of(), "\"",
+                              status.ok() ? "" : "; it serves the adapter as one of its own cache now")));
+}
+
 // What the server serves now: the next request may name it, or does not find it.
 void Ask(DecodeTarget& target) {
   if (!CheckStop().ok()) return;
@@ -43,8 +61,9 @@ absl::Status LoadAdapter(const DecodeTargets& targets, const std::string& model,
     grpc::ClientContext context;
     LimitTime(&context);
     v1::LoadAdapterResponse response;
-    const absl::Status status =
+    absl::Status status =
         OnServer(*target, FromGrpc(target->stub()->LoadAdapter(&context, request, &response)));
+    if (status.ok()) status = CheckLoaded(*target, request, response);
     if (status.ok()) {
       added = true;
       Ask(*target);

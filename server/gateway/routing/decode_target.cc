@@ -105,7 +105,11 @@ void DecodeTarget::Described(const v1::DecodeDescription& description) {
   numerics_ = NumericsOf(description);
   // Answers may overtake each other.
   if (description.adapter_changes() >= adapter_changes_) {
-    adapters_ = {description.adapters().begin(), description.adapters().end()};
+    adapters_.clear();
+    for (const std::string& name : description.adapters()) adapters_.try_emplace(name);
+    for (const v1::AdapterDescription& adapter : description.adapter_descriptions()) {
+      adapters_[adapter.name()] = adapter;
+    }
     adapter_changes_ = description.adapter_changes();
   }
   health_.Answered(MonotonicNow());
@@ -152,7 +156,9 @@ void DecodeTarget::Hinted(absl::string_view report) {
 
 std::vector<std::string> DecodeTarget::adapters() const {
   absl::MutexLock lock(&mutex_);
-  return {adapters_.begin(), adapters_.end()};
+  std::vector<std::string> names;
+  for (const auto& [name, adapter] : adapters_) names.push_back(name);
+  return names;
 }
 
 bool DecodeTarget::ServesAdapter(const std::string& name) const {
@@ -160,9 +166,18 @@ bool DecodeTarget::ServesAdapter(const std::string& name) const {
   return adapters_.contains(name);
 }
 
-std::string DecodeTarget::numerics() const {
+bool DecodeTarget::BeginsAsBase(const std::string& adapter) const {
   absl::MutexLock lock(&mutex_);
-  return numerics_;
+  const auto found = adapters_.find(adapter);
+  return found != adapters_.end() && found->second.begins_as_base();
+}
+
+std::string DecodeTarget::numerics(const std::string& adapter) const {
+  absl::MutexLock lock(&mutex_);
+  if (adapter.empty() || numerics_.empty()) return numerics_;
+  const auto found = adapters_.find(adapter);
+  if (found == adapters_.end() || found->second.hash().empty()) return "";
+  return absl::StrCat(numerics_, " ", found->second.hash(), " ", found->second.cache_of());
 }
 
 void DecodeTarget::Heard() { heard_ns_.store(absl::ToUnixNanos(MonotonicNow()), std::memory_order_relaxed); }

@@ -2,9 +2,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -52,11 +52,13 @@ class DecodeTarget : public CacheSource {
   // That a request may force.
   std::vector<std::string> formats() const;
   // The model's identity and what else its tokens depend on: two servers of equal texts continue each other's
-  // answers. "": it has not said so.
-  std::string numerics() const;
+  // answers. `adapter` over it: "" for the model alone. "": it has not said so.
+  std::string numerics(const std::string& adapter = "") const;
   // LoRA adapters over the model that it serves, in order.
   std::vector<std::string> adapters() const;
   bool ServesAdapter(const std::string& name) const;
+  // v1::AdapterDescription::begins_as_base; false for one that is not there, and where it has not said so.
+  bool BeginsAsBase(const std::string& adapter) const;
   // Why it is not ready; "" when it is.
   std::string reason() const;
 
@@ -131,7 +133,7 @@ class DecodeTarget : public CacheSource {
   PeerHealth health_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> formats_ ABSL_GUARDED_BY(mutex_);
   std::string numerics_ ABSL_GUARDED_BY(mutex_);
-  std::set<std::string> adapters_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, v1::AdapterDescription> adapters_ ABSL_GUARDED_BY(mutex_);
   bool retired_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;            // 0: it has not said so
   uint64_t adapter_changes_ ABSL_GUARDED_BY(mutex_) = 0;  // in this epoch

@@ -204,6 +204,13 @@ std::optional<std::string> DecodeTargets::BaseOf(const std::string& adapter) con
   return std::nullopt;
 }
 
+bool DecodeTargets::BeginsAsBase(const std::string& model, const std::string& adapter) const {
+  const MembersPtr members = MembersOf(model);
+  return absl::c_any_of(members->targets, [&](const std::shared_ptr<DecodeTarget>& target) {
+    return target->usable() && target->BeginsAsBase(adapter);
+  });
+}
+
 int DecodeTargets::Outstanding(const std::string& model) const {
   const MembersPtr members = MembersOf(model);
   int sum = 0;
@@ -225,10 +232,11 @@ DecodeTargets::Picked DecodeTargets::Pick(const Wanted& wanted) const {
         wanted.keys,
         [&](size_t slot) {
           DecodeTarget* const target = members->At(slot);
-          const bool out = target == nullptr || absl::c_linear_search(wanted.tried, target) ||
-                           (!among.empty() && !absl::c_linear_search(among, target)) ||
-                           (!wanted.numerics.empty() && target->numerics() != wanted.numerics) ||
-                           (!wanted.adapter.empty() && !target->ServesAdapter(wanted.adapter));
+          const bool out =
+              target == nullptr || absl::c_linear_search(wanted.tried, target) ||
+              (!among.empty() && !absl::c_linear_search(among, target)) ||
+              (!wanted.numerics.empty() && target->numerics(wanted.adapter) != wanted.numerics) ||
+              (!wanted.adapter.empty() && !target->ServesAdapter(wanted.adapter));
           return out ? ModelFleet::Standing::kOut : members->StandingOf(slot);
         },
         wanted.again, wanted.places, max_ttft,
@@ -275,11 +283,10 @@ double DecodeTargets::Desired(const std::string& model, int waiting) const {
 }
 
 bool DecodeTargets::HasOther(const std::string& model, const std::vector<DecodeTarget*>& gone,
-                             const std::string& numerics) const {
+                             const std::string& numerics, const std::string& adapter) const {
   return absl::c_any_of(MembersOf(model)->targets, [&](const std::shared_ptr<DecodeTarget>& target) {
-    const std::string found = target->numerics();
     return !absl::c_linear_search(gone, target.get()) &&
-           (numerics.empty() || found.empty() || found == numerics);
+           (numerics.empty() || target->numerics().empty() || target->numerics(adapter) == numerics);
   });
 }
 

@@ -62,6 +62,8 @@ class DecodeTargets {
   std::vector<std::string> Adapters(const std::string& model) const;
   // The model that an adapter is over, where a usable server has it.
   std::optional<std::string> BaseOf(const std::string& adapter) const;
+  // Whether what is cached of a prompt for the model is found for the adapter, as a usable server says.
+  bool BeginsAsBase(const std::string& model, const std::string& adapter) const;
   // The model's servers.
   std::vector<std::shared_ptr<DecodeTarget>> Of(const std::string& model) const;
   // Requests that its servers have not finished.
@@ -73,7 +75,7 @@ class DecodeTargets {
     const std::string& model;
     const PrefixKeys& keys;                   // of the prompt
     const std::vector<DecodeTarget*>& tried;  // no more
-    const std::string& numerics;              // "": any
+    const std::string& numerics;              // with `adapter`; "": any
     const std::string& adapter;               // that the server has; "": any
     bool again = false;                       // a server was picked before
     int places = 1;                           // choices
@@ -99,9 +101,9 @@ class DecodeTargets {
   double Imbalance(const std::string& model) const;
   // `waiting`: places that requests wait for.
   double Desired(const std::string& model, int waiting) const;
-  // Whether a server that is not in `gone` may become ready that has these numerics ("": any).
-  bool HasOther(const std::string& model, const std::vector<DecodeTarget*>& gone,
-                const std::string& numerics) const;
+  // Whether a server that is not in `gone` may become ready that has these numerics ("": any) with `adapter` ("": none).
+  bool HasOther(const std::string& model, const std::vector<DecodeTarget*>& gone, const std::string& numerics,
+                const std::string& adapter = "") const;
 
  private:
   // What does not change while it is looked at.

@@ -199,7 +199,7 @@ void RoutedCall::GoOnElsewhere(const DecodeTarget& target, const grpc::Status& s
     outcome_ = "restarted";
   } else {
     outcome_ = "continued";
-    if (numerics_.empty()) numerics_ = target.numerics();
+    if (numerics_.empty()) numerics_ = target.numerics(request_.adapter());
     if (numerics_.empty()) return End(status);
     relay_.Repeat(&request_);
   }
@@ -208,7 +208,8 @@ void RoutedCall::GoOnElsewhere(const DecodeTarget& target, const grpc::Status& s
 
 void RoutedCall::TryLater(const grpc::Status& otherwise) {
   if (WaitsAgain(otherwise)) return;
-  if (MonotonicNow() >= rescue_until_ || !routing_.targets->HasOther(model_, gone_, numerics_))
+  if (MonotonicNow() >= rescue_until_ ||
+      !routing_.targets->HasOther(model_, gone_, numerics_, request_.adapter()))
     return End(otherwise);
   alarm_ = std::make_unique<grpc::Alarm>();
   alarm_->Set(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(kRescueLook),

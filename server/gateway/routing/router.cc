@@ -18,12 +18,15 @@ PrefixKeys KeysOf(const std::string& cache_salt, absl::Span<const int32_t> promp
   return MakePrefixKeys(SaltSeed(cache_salt), prompt, /*with_blocks=*/true);
 }
 
-// `adapter`: over the model; its cache is its own, and servers do not tell what is in it. "": none.
-PrefixKeys OfModel(const std::string& model, const std::string& adapter, PrefixKeys keys) {
-  const uint64_t hash = HashTexts({adapter.empty() ? model : adapter});
+// `adapter`: over the model, "": none. What it has cached of a prompt is the model's at its beginning, or all its own, and
+// of that servers do not tell.
+PrefixKeys OfModel(const DecodeTargets& targets, const std::string& model, const std::string& adapter,
+                   PrefixKeys keys) {
+  const bool own = !adapter.empty() && !targets.BeginsAsBase(model, adapter);
+  const uint64_t hash = HashTexts({own ? adapter : model});
   for (uint64_t& key : keys.keys) key = ModelKey(key, hash);
   for (uint64_t& key : keys.blocks) key = ModelKey(key, hash);
-  keys.has_blocks = adapter.empty();
+  keys.has_blocks = !own;
   return keys;
 }
 
@@ -76,7 +79,7 @@ std::optional<DecodeTargets::Explanation> Router::Explain(const std::string& mod
                                                           const std::string& adapter,
                                                           const std::string& cache_salt,
                                                           absl::Span<const int32_t> prompt) const {
-  return targets_.Explain(model, OfModel(model, adapter, KeysOf(cache_salt, prompt)));
+  return targets_.Explain(model, OfModel(targets_, model, adapter, KeysOf(cache_salt, prompt)));
 }
 
 void Router::SetDecodeTargets(const std::string& model, const std::vector<ServerName>& targets) {
@@ -110,7 +113,7 @@ std::shared_ptr<GenerateCall> Router::Generate(Request request, std::shared_ptr<
   if (request.message.prefill_targets_size() > 1 && keys.size() > 0) {
     OrderPrefillTargets(keys.keys[0], &request.message);
   }
-  keys = OfModel(request.model, request.message.adapter(), std::move(keys));
+  keys = OfModel(targets_, request.model, request.message.adapter(), std::move(keys));
   auto call =
       std::make_shared<RoutedCall>(routing_, std::move(request), std::move(keys), std::move(observer));
   call->Start();

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -74,6 +75,17 @@ class FakeDecode : public v1::Decode::Service {
     return calls_;
   }
 
+  // From now on it says that it has this adapter.
+  void Have(const std::string& name, const std::string& hash, bool begins_as_base = false) {
+    v1::AdapterDescription adapter;
+    adapter.set_name(name);
+    adapter.set_hash(hash);
+    adapter.set_cache_of("adapter");
+    adapter.set_begins_as_base(begins_as_base);
+    std::lock_guard<std::mutex> lock(mutex_);
+    adapters_.push_back(std::move(adapter));
+  }
+
   grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
                         v1::DecodeDescription* reply) override {
     reply->set_protocol_version(kHandoffVersion);
@@ -84,6 +96,11 @@ class FakeDecode : public v1::Decode::Service {
     reply->set_max_context(64);
     reply->set_max_choices(8);
     for (const char* format : {"scd", "raw"}) reply->add_formats(format);
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const v1::AdapterDescription& adapter : adapters_) {
+      reply->add_adapters(adapter.name());
+      *reply->add_adapter_descriptions() = adapter;
+    }
     return grpc::Status::OK;
   }
 
@@ -147,6 +164,7 @@ class FakeDecode : public v1::Decode::Service {
   std::unique_ptr<grpc::Server> server_;
   std::mutex mutex_;
   v1::GenerateRequest last_request_;
+  std::vector<v1::AdapterDescription> adapters_;
   int calls_ = 0;
   std::atomic<int> resets_{0};
 };

@@ -118,6 +118,31 @@ TEST_F(DecodeTargetsTest, AnAdaptersRequestsGoToServersThatHaveIt) {
   EXPECT_EQ(targets_.BaseOf("z"), std::nullopt);
 }
 
+TEST_F(DecodeTargetsTest, AnAdaptersNumericsAreItsFilesAndWhoseCacheItAnswersFrom) {
+  const auto numerics = [&](const std::string& hash, const std::string& cache_of) {
+    v1::DecodeDescription description;
+    description.set_protocol_version(kHandoffVersion);
+    description.set_served_model_name("chat");
+    description.set_numerics("n1");
+    description.add_adapters("x");
+    v1::AdapterDescription& adapter = *description.add_adapter_descriptions();
+    adapter.set_name("x");
+    adapter.set_hash(hash);
+    adapter.set_cache_of(cache_of);
+    Find("a:1")->Described(description);
+    return Find("a:1")->numerics("x");
+  };
+  const std::string one = numerics("h1", "adapter");
+  EXPECT_EQ(numerics("h1", "adapter"), one);
+  EXPECT_NE(numerics("h2", "adapter"), one);
+  EXPECT_NE(numerics("h1", "base"), one);
+  EXPECT_NE(one, Find("a:1")->numerics());
+  EXPECT_EQ(Find("a:1")->numerics("y"), "");
+  DecodeTarget* older = Ready("b:1", 100, 4, {}, "n1", "chat", {"x"});
+  EXPECT_EQ(older->numerics("x"), "");
+  EXPECT_FALSE(older->BeginsAsBase("x"));
+}
+
 TEST_F(DecodeTargetsTest, AnOlderAnswerDoesNotBringAnAdapterBack) {
   Ready("a:1", 100, 4, {}, "n1", "chat", {"x"}, 2);
   Ready("a:1", 100, 4, {}, "n1", "chat", {"x", "y"}, 1);
