@@ -83,6 +83,26 @@ TEST_F(GatewayRoutingTest, PrefillServersAreSuggestedInAnOrderOfThePrompts) {
   EXPECT_EQ(firsts.size(), 3u);
 }
 
+TEST_F(GatewayRoutingTest, AnAdaptersPromptsGoWhereItsCacheOfThemIs) {
+  for (FakeDecode* decode : {&a_, &b_, &c_}) {
+    decode->Have("begins-as-base", "h1", /*begins_as_base=*/true);
+    decode->Have("own", "h2");
+  }
+  StartGateway({&a_, &b_, &c_});
+  WaitForAll();
+  models_->FindAdaptersWith([this](const std::string& name) { return router_->targets().BaseOf(name); });
+  int elsewhere = 0;
+  for (int i = 0; i < 20; ++i) {
+    const std::string prompt = absl::StrCat("&prompt=", i, "begins");
+    const json base = Routing(absl::StrCat("model=chat", prompt));
+    const json begins = Routing(absl::StrCat("model=begins-as-base", prompt));
+    EXPECT_EQ(begins["chosen"], base["chosen"]);
+    EXPECT_EQ(begins["second"], base["second"]);
+    elsewhere += Routing(absl::StrCat("model=own", prompt))["chosen"] != base["chosen"] ? 1 : 0;
+  }
+  EXPECT_GT(elsewhere, 4);
+}
+
 TEST_F(GatewayRoutingTest, ExplanationsNameWhatIsWrong) {
   StartGateway({&a_});
   EXPECT_EQ(Get("/admin/routing?model=none").status, 404);
