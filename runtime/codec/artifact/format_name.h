@@ -12,8 +12,8 @@ struct NamedFormat {
   int planes = 0;                          // 0: all
 };
 
-// A format that is called `name` goes before a cut of that name. Whether the format has so many planes is for its grids to
-// tell. NotFound lists the formats that there are; InvalidArgument where no number of planes follows a format's name.
+// A format that is called `name` goes before a cut of that name. Whether the format has so many planes is for its grids
+// to tell. NotFound lists the formats that there are; InvalidArgument where no number of planes follows a format's name.
 absl::StatusOr<NamedFormat> FindNamed(const ArtifactManifest& manifest, absl::string_view name);
 
 }  // namespace aludel
