@@ -22,7 +22,8 @@ calibrate() {
 calibrate_both() {
   calibrate --consumer deploy/demo/json "$@"
 }
-# What only tables compare with is fitted for one consumer: the repository stays small.
+# What only tables compare with is fitted for one consumer, and of the controls the repository has control-p0 alone: it stays
+# small.
 calibrate --preset scd --data "$(prompts calibration 1001 400)" --max-control 2 --threads 1
 calibrate --data "$(prompts calibration 1001 1600)" --work build/calibration --recomputed-layers 0 --bytes-per-token 254 \
   --compute-share 0.445 --tuning 0 --threads 1

@@ -291,6 +291,12 @@ absl::Status Run(int argc, char** argv) {
     return absl::InvalidArgumentError("--share and --repack are for preset aludel, --preset is \"" + preset +
                                       "\"");
   }
+  // Those of old artifacts are found as they are.
+  const bool new_format = !aludel_flags.share && !aludel_flags.repack && !aludel.retune;
+  if (new_format && aludel.format.find('@') != std::string::npos) {
+    return absl::InvalidArgumentError("--format is \"" + aludel.format +
+                                      "\", want none with @: NAME@N is a cut of an embedded format NAME");
+  }
   if (job.scd.aligner.width < 1 || epochs < 1 || max_patch < 0 || max_control < 0 ||
       job.scd.statistics.sample_tokens < 1 || !(job.held_out > 0 && job.held_out <= 0.5)) {
     return absl::InvalidArgumentError(

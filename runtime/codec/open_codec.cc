@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/codec/aludel/encode.h"
 #include "runtime/codec/aludel/reconstruct.h"
 #include "runtime/codec/aludel/weight_files.h"
 #include "runtime/codec/artifact/artifact.h"
+#include "runtime/codec/artifact/format_name.h"
 #include "runtime/codec/lossless/lossless.h"
 #include "runtime/codec/quantized.h"
 #include "runtime/codec/raw.h"
@@ -60,38 +60,24 @@ const ArtifactControl* FindControl(const ArtifactManifest& manifest, absl::strin
 }
 
 // As many layers as the model.
-absl::StatusOr<const ArtifactFormat*> FindFormat(const ArtifactManifest& manifest, absl::string_view name,
-                                                 const Transformer& model) {
-  ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* format, manifest.Find(name));
+absl::StatusOr<NamedFormat> FindFormat(const ArtifactManifest& manifest, absl::string_view name,
+                                       const Transformer& model) {
+  ALUDEL_ASSIGN_OR_RETURN(const NamedFormat named, FindNamed(manifest, name));
   ALUDEL_RETURN_IF_ERROR(
-      CheckLayers(manifest, format->name, static_cast<size_t>(format->model_layers()), model));
-  return format;
+      CheckLayers(manifest, named.format->name, static_cast<size_t>(named.format->model_layers()), model));
+  return named;
 }
 
-// A format's name, or "NAME@N": the first N planes of one whose codes are embedded.
-struct FormatName {
-  absl::string_view format;
-  int planes = 0;  // 0: all
-};
-
-absl::StatusOr<FormatName> ParseFormatName(absl::string_view name) {
-  const size_t at = name.rfind('@');
-  if (at == absl::string_view::npos) return FormatName{name};
-  FormatName parsed{name.substr(0, at)};
-  if (absl::SimpleAtoi(name.substr(at + 1), &parsed.planes) && parsed.planes >= 1) return parsed;
-  return absl::InvalidArgumentError(
-      absl::StrFormat("format \"%s\" does not end with a number of planes, as NAME@N does", name));
-}
-
-absl::Status CheckPlanes(const FormatName& name, const ArtifactFormat& format, const LatentGrid* grid) {
-  if (name.planes == 0) return absl::OkStatus();
+absl::Status CheckPlanes(const NamedFormat& named, const LatentGrid* grid) {
+  if (named.planes == 0) return absl::OkStatus();
+  const ArtifactFormat& format = *named.format;
   if (grid == nullptr || format.aludel.packing != LatentPacking::kEmbedded) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "format \"%s\" has no planes to be cut at, as its codes are not embedded", format.name));
   }
-  if (name.planes <= grid->planes) return absl::OkStatus();
+  if (named.planes <= grid->planes) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("format \"%s\" has %d planes, not %d", format.name, grid->planes, name.planes));
+      absl::StrFormat("format \"%s\" has %d planes, not %d", format.name, grid->planes, named.planes));
 }
 
 // True where one of the decoders is for this consumer, or none is asked for.
@@ -117,20 +103,20 @@ absl::StatusOr<std::unique_ptr<EncoderFactory>> OpenEncoders(absl::string_view f
     return absl::FailedPreconditionError(
         absl::StrFormat("\"%s\" is a control: nothing of it crosses the wire", control->name));
   }
-  ALUDEL_ASSIGN_OR_RETURN(const FormatName name, ParseFormatName(format));
-  ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* entry, FindFormat(manifest, name.format, producer));
+  ALUDEL_ASSIGN_OR_RETURN(const NamedFormat named, FindFormat(manifest, format, producer));
+  const ArtifactFormat* const entry = named.format;
   ALUDEL_RETURN_IF_ERROR(CheckProducer(manifest, producer.hash()));
   const ModelConfig& config = producer.config();
   const std::string& hash = entry->encoder.sha256;
   if (entry->kind == ArtifactKind::kAludel) {
     ALUDEL_ASSIGN_OR_RETURN(const AludelEncoderWeights weights,
                             LoadAludelEncoder(manifest, *entry, config.kv_dim(), config.hidden));
-    ALUDEL_RETURN_IF_ERROR(CheckPlanes(name, *entry, &weights.front().grid));
+    ALUDEL_RETURN_IF_ERROR(CheckPlanes(named, &weights.front().grid));
     AludelShape shape = entry->aludel;
-    shape.planes = name.planes;
+    shape.planes = named.planes;
     return MakeAludelEncoders(std::string(format), hash, std::move(shape), weights, producer);
   }
-  ALUDEL_RETURN_IF_ERROR(CheckPlanes(name, *entry, nullptr));
+  ALUDEL_RETURN_IF_ERROR(CheckPlanes(named, nullptr));
   ALUDEL_ASSIGN_OR_RETURN(const ScdEncoderWeights weights,
                           LoadScdEncoder(manifest, *entry, config.kv_dim(), config.hidden));
   return MakeScdEncoders(entry->name, hash, weights, producer);
@@ -150,8 +136,8 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view f
   if (const ArtifactControl* control = FindControl(manifest, format); control != nullptr) {
     return OpenControl(manifest, *control, consumer, consumer_hash);
   }
-  ALUDEL_ASSIGN_OR_RETURN(const FormatName name, ParseFormatName(format));
-  ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* entry, FindFormat(manifest, name.format, consumer));
+  ALUDEL_ASSIGN_OR_RETURN(const NamedFormat named, FindFormat(manifest, format, consumer));
+  const ArtifactFormat* const entry = named.format;
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* decoder,
                           FindDecoder(manifest, entry->name, entry->decoders, consumer_hash));
   const ModelConfig& config = consumer.config();
@@ -159,10 +145,12 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view f
   if (entry->kind == ArtifactKind::kAludel) {
     ALUDEL_ASSIGN_OR_RETURN(const AludelDecoderWeights weights,
                             LoadAludelDecoder(manifest, *entry, *decoder, config.kv_dim(), config.hidden));
-    ALUDEL_RETURN_IF_ERROR(CheckPlanes(name, *entry, &weights.front().grid));
-    return MakeAludelDecoders(std::string(format), hash, entry->aludel, weights, consumer);
+    ALUDEL_RETURN_IF_ERROR(CheckPlanes(named, &weights.front().grid));
+    AludelShape shape = entry->aludel;
+    shape.planes = named.planes;
+    return MakeAludelDecoders(std::string(format), hash, std::move(shape), weights, consumer);
   }
-  ALUDEL_RETURN_IF_ERROR(CheckPlanes(name, *entry, nullptr));
+  ALUDEL_RETURN_IF_ERROR(CheckPlanes(named, nullptr));
   ALUDEL_ASSIGN_OR_RETURN(const ScdDecoderWeights weights,
                           LoadScdDecoder(manifest, *entry, *decoder, config.kv_dim(), config.hidden));
   return MakeScdDecoders(entry->name, hash, weights, consumer);

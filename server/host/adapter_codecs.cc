@@ -1,9 +1,9 @@
 #include "server/host/adapter_codecs.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "runtime/codec/artifact/artifact.h"
+#include "runtime/codec/artifact/format_name.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/status_macros.h"
 #include "spdlog/spdlog.h"
@@ -29,9 +29,11 @@ absl::StatusOr<AdapterCodecs> AdapterCodecs::Create(const CodecOptions& options,
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(options.artifact));
   const std::vector<std::string>& wanted = options.formats;
   for (const ArtifactFormat& format : manifest.formats) {
-    if (wanted.empty() || std::find(wanted.begin(), wanted.end(), format.name) != wanted.end()) {
-      codecs.formats_.push_back({format.name, format.encoder.sha256});
-    }
+    if (wanted.empty()) codecs.formats_.push_back({format.name, format.encoder.sha256});
+  }
+  for (const std::string& name : wanted) {
+    const absl::StatusOr<NamedFormat> named = FindNamed(manifest, name);  // not so: "raw", say
+    if (named.ok()) codecs.formats_.push_back({name, named->format->encoder.sha256});
   }
   return codecs;
 }
@@ -45,11 +47,12 @@ AdapterCodecs::Opened AdapterCodecs::Open(const std::string& adapter_hash) const
     return opened;
   }
   for (const Format& format : formats_) {
-    const absl::StatusOr<const ArtifactFormat*> entry = manifest->Find(format.name);
-    if (!entry.ok()) continue;
-    const ArtifactDecoder* decoder = DecoderOf(**entry, adapter_hash);
+    const absl::StatusOr<NamedFormat> named = FindNamed(*manifest, format.name);
+    if (!named.ok()) continue;
+    const ArtifactFormat& entry = *named->format;
+    const ArtifactDecoder* decoder = DecoderOf(entry, adapter_hash);
     if (decoder == nullptr) continue;
-    if ((*entry)->encoder.sha256 != format.encoder_hash) {
+    if (entry.encoder.sha256 != format.encoder_hash) {
       spdlog::warn("artifact {}, format {}: its encoder has changed since this server began; restart it",
                    artifact_, format.name);
       continue;
@@ -61,8 +64,8 @@ AdapterCodecs::Opened AdapterCodecs::Open(const std::string& adapter_hash) const
       continue;
     }
     opened.decoders.push_back(*std::move(decoders));
-    if (decoder->expected) opened.losses[format.name] = decoder->expected->kl;
-    const ArtifactDecoder* const owner = SharedWith((*entry)->decoders, *decoder);
+    if (decoder->expected && named->planes == 0) opened.losses[format.name] = decoder->expected->kl;
+    const ArtifactDecoder* const owner = SharedWith(entry.decoders, *decoder);
     if (owner != nullptr) opened.shared[format.name] = owner->consumer;
   }
   return opened;

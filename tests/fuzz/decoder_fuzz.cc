@@ -41,13 +41,14 @@ ScdDecoderWeights ScdWeights(const ModelConfig& config) {
   return layers;
 }
 
-std::unique_ptr<DecoderFactory> Aludel(LatentPacking packing, int recomputed_layers,
-                                       const Transformer& model) {
+std::unique_ptr<DecoderFactory> Aludel(LatentPacking packing, int recomputed_layers, const Transformer& model,
+                                       int planes = 0) {
   const ModelConfig& config = model.config();
   AludelShape shape;
   shape.recomputed_layers = recomputed_layers;
   shape.head_tokens = 2;
   shape.packing = packing;
+  shape.planes = planes;
   shape.groups = {{recomputed_layers + 1, config.layers - recomputed_layers - 1, 6}};
   const int64_t side = shape.has_side() ? config.hidden : 0;
   const int64_t outputs = shape.groups[0].layers * 2 * config.kv_dim();
@@ -86,6 +87,7 @@ struct Fixture {
     codecs.push_back(Aludel(LatentPacking::kDeflate, 0, *model));
     codecs.push_back(Aludel(LatentPacking::kRans, -1, *model));
     codecs.push_back(Aludel(LatentPacking::kEmbedded, -1, *model));
+    codecs.push_back(Aludel(LatentPacking::kEmbedded, -1, *model, /*planes=*/1));
   }
 };
 

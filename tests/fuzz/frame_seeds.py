@@ -11,7 +11,7 @@ from typing import Dict, List, Sequence, Tuple
 BITS = [1, 2, 4, 8, 12, 16]
 DECAYS = [0.1, 0.3, 0.7, 0.9, 0.99, 0.999]
 PLANES = 4
-LOSSLESS, FIXED, DEFLATE, RANS, EMBEDDED = 1, 8, 9, 11, 12
+LOSSLESS, FIXED, DEFLATE, RANS, EMBEDDED, EMBEDDED_CUT = 1, 8, 9, 11, 12, 13
 KV_DIM = 32
 TOKENS = 5
 MAX_BECOMES_ONE = [1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256, 362, 512, 724, 1024, 1365]
@@ -219,7 +219,7 @@ def frame_seeds(layers: int) -> List[Tuple[str, bytes]]:
     numbers = [struct.unpack("<H", struct.pack("<f", random.gauss(0, 1))[2:])[0] for _ in range(TOKENS * KV_DIM)]
     split = lossless_payload(numbers)
     seeds = [("fixed", FIXED, [fixed]), ("deflate", DEFLATE, [deflated]), ("rans", RANS, [coded]),
-             ("embedded", EMBEDDED, [embedded]), ("embedded-cut", EMBEDDED, [base])]
+             ("embedded", EMBEDDED, [embedded]), ("embedded-cut", EMBEDDED_CUT, [base])]
     out = [(name, bytes([codec]) + b"".join(frame(0, layers, 2, payload) for payload in payloads))
            for name, codec, payloads in seeds]
     stored = b"\x00" + bytes(bits >> 7 & 0xFF for bits in numbers) + bytes(b >> 8 & 0x80 | b & 0x7F for b in numbers)

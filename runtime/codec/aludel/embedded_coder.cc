@@ -21,8 +21,6 @@ using Bytes = absl::Span<const uint8_t>;
 constexpr int kMeanBits = 3;
 
 // A plane's length in front of it: 7 bits a byte, the lowest first, a high bit where more follow.
-constexpr size_t kMaxLengthBytes = 5;
-
 size_t PutLength(size_t length, uint8_t* out) {
   size_t bytes = 0;
   for (; length >= 0x80; length >>= 7) out[bytes++] = static_cast<uint8_t>(length | 0x80);
@@ -33,7 +31,7 @@ size_t PutLength(size_t length, uint8_t* out) {
 // The plane at the front of `payload`, which is moved behind it. One length has one form.
 absl::StatusOr<Bytes> TakePlane(Bytes* payload) {
   size_t length = 0;
-  for (size_t i = 0; i < std::min(kMaxLengthBytes, payload->size()); ++i) {
+  for (size_t i = 0; i < std::min(kMaxPlaneLengthBytes, payload->size()); ++i) {
     const uint8_t byte = (*payload)[i];
     length |= static_cast<size_t>(byte & 0x7f) << 7 * i;
     if (byte >= 0x80) continue;
@@ -122,12 +120,13 @@ absl::StatusOr<absl::Span<const uint8_t>> TruncatePlanes(absl::Span<const uint8_
   return payload.first(kept);
 }
 
-EmbeddedCoder::EmbeddedCoder(const LatentGrid& grid, int sent)
+EmbeddedCoder::EmbeddedCoder(const LatentGrid& grid, int planes)
     : grid_(grid),
-      sent_(sent),
+      planes_(planes),
+      bound_(grid),
       base_latents_(WithMoreBits(grid, grid.planes - 1)),
       base_(Part(grid, base_latents_), grid.planes - 1) {
-  ALUDEL_CHECK(grid.planes >= 1 && grid.planes <= kMaxEmbeddedPlanes && sent >= 1 && sent <= grid.planes);
+  ALUDEL_CHECK(grid.planes >= 1 && grid.planes <= kMaxEmbeddedPlanes && planes >= 0 && planes <= grid.planes);
   for (const size_t i : base_latents_) base_bits_.push_back(grid.bits[i] - base_level());
   refinements_.resize(static_cast<size_t>(base_level()));
   for (int level = 0; level < base_level(); ++level) {
@@ -135,32 +134,26 @@ EmbeddedCoder::EmbeddedCoder(const LatentGrid& grid, int sent)
   }
 }
 
-// A code is found to be something else than 0 once, with as much as a symbol can take, in the first plane or in another.
-size_t EmbeddedCoder::MaxBytes(const LatentGrid& grid, int64_t tokens) {
-  const size_t symbols = grid.bits.size() * static_cast<size_t>(tokens);
-  const auto planes = static_cast<size_t>(grid.planes);
-  return RansCoder::MaxBytes(grid.bits, tokens) +
-         (planes > 1 ? MaxRansBytes(symbols, LatentLanes(symbols)) : 0) +
-         planes * (symbols * kMaxBitsOfNextBit / 8 + kMaxRansLanes * sizeof(uint32_t) + 2 + kMaxLengthBytes);
-}
-
 std::vector<size_t> EmbeddedCoder::LatentsAbove(int level) const { return WithMoreBits(grid_, level); }
 
 size_t EmbeddedCoder::Encode(absl::Span<const uint8_t> planes, int64_t tokens,
                              absl::Span<uint8_t> payload) const {
-  ALUDEL_CHECK(payload.size() >= MaxBytes(grid_, tokens));
+  ALUDEL_CHECK(payload.size() >= bound_.Bytes(tokens));
   const std::vector<LatentPlane> layout = PlanesOf(grid_.bits, LatentPacking::kEmbedded, tokens);
   Codes codes;
   codes.reserve(layout.size() * static_cast<size_t>(tokens));
   for (const LatentPlane& plane : layout) {
     for (int64_t t = 0; t < tokens; ++t) codes.push_back(ReadCode(planes.data(), plane, t));
   }
-  std::vector<uint8_t> plane(MaxBytes(grid_, tokens));
+  // A plane by itself is bound by what any symbol may take.
+  const size_t symbols = layout.size() * static_cast<size_t>(tokens);
+  std::vector<uint8_t> plane(
+      std::max(RansCoder::MaxBytes(base_bits_, tokens), MaxRansBytes(symbols, LatentLanes(symbols))));
   size_t at = 0;
-  for (int p = 0; p < sent_; ++p) {
+  for (int p = 0; p < (planes_ == 0 ? grid_.planes : planes_); ++p) {
     const size_t bytes = p == 0 ? EncodeBase(codes, tokens, absl::MakeSpan(plane))
                                 : EncodeRefinement(codes, base_level() - p, tokens, absl::MakeSpan(plane));
-    ALUDEL_CHECK(at + kMaxLengthBytes + bytes <= payload.size());
+    ALUDEL_CHECK(at + kMaxPlaneLengthBytes + bytes <= payload.size());
     at += PutLength(bytes, payload.data() + at);
     std::copy_n(plane.data(), bytes, payload.data() + at);
     at += bytes;
@@ -265,11 +258,12 @@ absl::Status EmbeddedCoder::DecodeRefinement(absl::Span<const uint8_t> bytes, in
 absl::StatusOr<PlaneScale> EmbeddedCoder::Decode(absl::Span<const uint8_t> payload, int64_t tokens,
                                                  std::vector<uint8_t>* planes) const {
   Codes codes(grid_.bits.size() * static_cast<size_t>(tokens));
+  const int most = planes_ == 0 ? grid_.planes : planes_;
   int level = grid_.planes;
   do {
-    if (level == 0) {
+    if (level == grid_.planes - most) {
       return absl::DataLossError(absl::StrFormat(
-          "%d bytes follow the last of %d planes of latents, want none", payload.size(), grid_.planes));
+          "%d bytes follow the last of %d planes of latents, want none", payload.size(), most));
     }
     --level;
     ALUDEL_ASSIGN_OR_RETURN(const Bytes plane, TakePlane(&payload));
@@ -279,6 +273,10 @@ absl::StatusOr<PlaneScale> EmbeddedCoder::Decode(absl::Span<const uint8_t> paylo
     return absl::DataLossError(
         absl::StrFormat("plane %d of latents: %s", base_level() - level, status.message()));
   } while (!payload.empty());
+  if (planes_ > 0 && grid_.planes - level < planes_) {
+    return absl::DataLossError(
+        absl::StrFormat("latents are %d planes, want %d", grid_.planes - level, planes_));
+  }
   return WritePlanes(codes, level, tokens, planes);
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "runtime/codec/aludel/embedded_bound.h"
 #include "runtime/codec/aludel/latent_coder.h"
 #include "runtime/codec/aludel/latent_tables.h"
 #include "runtime/codec/aludel/weights.h"
@@ -18,21 +19,21 @@ namespace aludel {
 
 inline constexpr int kMaxEmbeddedPlanes = 8;
 
+// Of a plane's length, which is in front of it.
+inline constexpr size_t kMaxPlaneLengthBytes = 5;
+
 // What a payload would be with its first `planes` planes alone, at least 1: a prefix of it; all of it where it has no
 // more. Needs no artifact. DataLoss where bytes are no whole planes.
 absl::StatusOr<absl::Span<const uint8_t>> TruncatePlanes(absl::Span<const uint8_t> payload, int planes);
 
 class EmbeddedCoder : public LatentCoder {
  public:
-  // Of `grid.planes` planes it writes the first `sent`, from 1 on.
-  EmbeddedCoder(const LatentGrid& grid, int sent);
-
-  // Bound on a payload's bytes.
-  static size_t MaxBytes(const LatentGrid& grid, int64_t tokens);
+  // Of `grid.planes` planes it writes the first `planes`, and reads as many. 0: writes all and reads any number.
+  EmbeddedCoder(const LatentGrid& grid, int planes);
 
   size_t Encode(absl::Span<const uint8_t> planes, int64_t tokens, absl::Span<uint8_t> payload) const override;
-  // Any number of planes. With fewer than all, codes are near the means of what they may have been, in
-  // parts of the grid's step or multiples of it.
+  // DataLoss with another number of planes than its own. With fewer than the grid's, codes are near the means of what
+  // they may have been, in parts of the grid's step or multiples of it.
   absl::StatusOr<PlaneScale> Decode(absl::Span<const uint8_t> payload, int64_t tokens,
                                     std::vector<uint8_t>* planes) const override;
 
@@ -61,7 +62,8 @@ class EmbeddedCoder : public LatentCoder {
   std::vector<size_t> LatentsAbove(int level) const;
 
   const LatentGrid grid_;
-  const int sent_;
+  const int planes_;
+  const EmbeddedBound bound_;
   std::vector<size_t> base_latents_;
   std::vector<int> base_bits_;
   RansCoder base_;

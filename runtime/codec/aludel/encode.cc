@@ -1,6 +1,7 @@
 #include "runtime/codec/aludel/encode.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "kernels/check.h"
@@ -20,7 +21,8 @@ struct EncoderGroup {
   std::unique_ptr<PackedMatrix> side;             // null without side information
   Buffer offset;
   LatentGrid grid;
-  std::unique_ptr<LatentCoder> coder;  // null unless it packs
+  std::unique_ptr<LatentCoder> coder;               // null unless it packs
+  std::function<size_t(int64_t tokens)> max_bytes;  // of a payload
 
   int64_t stride() const { return PaddedColumns(shape.rank); }  // of latents
 };
@@ -87,7 +89,7 @@ class AludelEncoder : public KvEncoder {
     const size_t bytes = PlaneBytes(bits, shape_.packing, tokens);
     const bool last = slice.layer + 1 == model_.config().layers;
     if (shape_.packing == LatentPacking::kFixed) return outbox_->Add(coverage, bytes, last, sink);
-    FrameOutbox::Coding coding{MaxPackedBytes(group.grid, shape_.packing, tokens), DeflatePlanes};
+    FrameOutbox::Coding coding{group.max_bytes(tokens), DeflatePlanes};
     if (group.coder != nullptr) {
       coding.code = [&coder = *group.coder, tokens](absl::Span<const uint8_t> from,
                                                     absl::Span<uint8_t> payload) {
@@ -163,6 +165,7 @@ absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeAludelEncoders(std::string f
     group.shape = shape.groups[g];
     group.grid = weights[g].grid;
     group.coder = MakeLatentCoder(group.grid, shape.packing, shape.planes);
+    group.max_bytes = PackedBound(group.grid, shape.packing);
     for (int i = 0; i < group.shape.layers; ++i) {
       HostMatrix columns = Columns(weights[g].matrix, 2 * i * kv_dim, 2 * kv_dim);
       ALUDEL_ASSIGN_OR_RETURN(auto kv, PackFor(model, PaddedTo(columns, group.stride(), columns.cols)));

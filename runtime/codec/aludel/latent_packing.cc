@@ -63,11 +63,21 @@ size_t PlaneBytes(const std::vector<int>& bits, LatentPacking packing, int64_t t
   return bytes;
 }
 
+std::function<size_t(int64_t tokens)> PackedBound(const LatentGrid& grid, LatentPacking packing) {
+  if (packing == LatentPacking::kRans) {
+    return [bits = grid.bits](int64_t tokens) { return RansCoder::MaxBytes(bits, tokens); };
+  }
+  if (packing == LatentPacking::kEmbedded) {
+    return [bound = EmbeddedBound(grid)](int64_t tokens) { return bound.Bytes(tokens); };
+  }
+  return [bits = grid.bits, packing](int64_t tokens) -> size_t {
+    const size_t planes = PlaneBytes(bits, packing, tokens);
+    return packing == LatentPacking::kFixed ? planes : deflateBound(nullptr, planes);
+  };
+}
+
 size_t MaxPackedBytes(const LatentGrid& grid, LatentPacking packing, int64_t tokens) {
-  if (packing == LatentPacking::kRans) return RansCoder::MaxBytes(grid.bits, tokens);
-  if (packing == LatentPacking::kEmbedded) return EmbeddedCoder::MaxBytes(grid, tokens);
-  const size_t planes = PlaneBytes(grid.bits, packing, tokens);
-  return packing == LatentPacking::kFixed ? planes : deflateBound(nullptr, planes);
+  return PackedBound(grid, packing)(tokens);
 }
 
 // Huffman coding alone: codes of neighboring tokens repeat by chance only, so that searching them for
@@ -91,11 +101,10 @@ size_t DeflatePlanes(absl::Span<const uint8_t> planes, absl::Span<uint8_t> paylo
   return written;
 }
 
-std::unique_ptr<LatentCoder> MakeLatentCoder(const LatentGrid& grid, LatentPacking packing, int sent_planes) {
+std::unique_ptr<LatentCoder> MakeLatentCoder(const LatentGrid& grid, LatentPacking packing, int planes) {
   if (packing == LatentPacking::kRans) return std::make_unique<RansCoder>(grid);
   if (packing != LatentPacking::kEmbedded) return nullptr;
-  return std::make_unique<EmbeddedCoder>(grid,
-                                         sent_planes == 0 ? grid.planes : std::min(sent_planes, grid.planes));
+  return std::make_unique<EmbeddedCoder>(grid, std::min(planes, grid.planes));
 }
 
 absl::StatusOr<OpenedPlanes> OpenPlanes(absl::Span<const uint8_t> payload, const LatentGrid& grid,
@@ -129,7 +138,8 @@ size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, Laten
 
 size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, LatentPacking packing,
                    const LatentCoder* coder, absl::Span<uint8_t> out) {
-  ALUDEL_CHECK(out.size() >= MaxPackedBytes(grid, packing, tokens));
+  // Coders with scales look at their bounds by themselves.
+  ALUDEL_CHECK(HasScales(packing) || out.size() >= MaxPackedBytes(grid, packing, tokens));
   const bool fixed = packing == LatentPacking::kFixed;
   std::vector<uint8_t> to_code(fixed ? 0 : PlaneBytes(grid.bits, packing, tokens));
   uint8_t* const bytes = fixed ? out.data() : to_code.data();

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -23,15 +24,16 @@ namespace aludel {
 std::vector<LatentPlane> PlanesOf(const std::vector<int>& bits, LatentPacking packing, int64_t tokens);
 size_t PlaneBytes(const std::vector<int>& bits, LatentPacking packing, int64_t tokens);
 
-// Bound on the bytes of a payload.
+// Bound on the bytes of payloads, which is made once for a grid.
+std::function<size_t(int64_t tokens)> PackedBound(const LatentGrid& grid, LatentPacking packing);
 size_t MaxPackedBytes(const LatentGrid& grid, LatentPacking packing, int64_t tokens);
 
 // kDeflate's payload of `planes` in `payload` (at least MaxPackedBytes). Returns its bytes.
 size_t DeflatePlanes(absl::Span<const uint8_t> planes, absl::Span<uint8_t> payload);
 
-// What OpenPlanes takes of a grid; null where the packing has no scales. `sent_planes` as in AludelShape.
-std::unique_ptr<LatentCoder> MakeLatentCoder(const LatentGrid& grid, LatentPacking packing,
-                                             int sent_planes = 0);
+// What OpenPlanes takes of a grid; null where the packing has no scales. `planes` as EmbeddedCoder takes them, all
+// where the grid has fewer.
+std::unique_ptr<LatentCoder> MakeLatentCoder(const LatentGrid& grid, LatentPacking packing, int planes = 0);
 
 // Planes of codes as a payload has them.
 struct OpenedPlanes {

@@ -38,7 +38,4 @@ RefinementChoice ChooseRefinement(float decay, int level);
 // For codes that are 0 so far, then for the others. They live as long as the process.
 const std::vector<RansTable>& Refinements();
 
-// Bound on what a next bit takes of a stream, as its tables have no symbol below 1/8.
-inline constexpr int kMaxBitsOfNextBit = 4;
-
 }  // namespace aludel

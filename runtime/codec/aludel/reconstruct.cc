@@ -231,7 +231,8 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeAludelDecoders(std::string f
     DecoderGroup& group = groups[g];
     group.shape = shape.groups[g];
     group.grid = from.grid;
-    group.coder = MakeLatentCoder(group.grid, shape.packing);
+    group.coder =
+        MakeLatentCoder(group.grid, shape.packing, shape.planes == 0 ? group.grid.planes : shape.planes);
     group.inputs = PaddedColumns(group.shape.rank) + (shape.has_side() ? model.config().hidden : 0);
     group.outputs = static_cast<int64_t>(from.bias.size());
     group.width = from.hidden.rows;

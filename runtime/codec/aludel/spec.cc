@@ -1,6 +1,7 @@
 #include "runtime/codec/aludel/spec.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "runtime/codec/aludel/latent_packing.h"
@@ -19,9 +20,11 @@ CodecSpec AludelSpec(std::string format, std::string artifact_hash, const Aludel
   for (const AludelGroup& group : shape.groups) {
     std::fill_n(spec.shipped_layers.begin() + group.first_layer, group.layers, true);
   }
-  spec.max_frame_bytes = [grids, packing = shape.packing](int64_t tokens) {
+  std::vector<std::function<size_t(int64_t)>> bounds;
+  for (const LatentGrid& grid : grids) bounds.push_back(PackedBound(grid, shape.packing));
+  spec.max_frame_bytes = [bounds = std::move(bounds)](int64_t tokens) {
     size_t bytes = 0;
-    for (const LatentGrid& grid : grids) bytes = std::max(bytes, MaxPackedBytes(grid, packing, tokens));
+    for (const auto& bound : bounds) bytes = std::max(bytes, bound(tokens));
     return bytes;
   };
   return spec;

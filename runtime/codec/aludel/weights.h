@@ -67,8 +67,7 @@ struct AludelShape {
   int64_t head_tokens = 0;
   int64_t tail_tokens = 0;
   LatentPacking packing = LatentPacking::kDeflate;
-  // Of LatentPacking::kEmbedded, in memory alone: planes that an encoder sends, 0: all of its grids'. A decoder takes any
-  // number.
+  // Of LatentPacking::kEmbedded, in memory alone: planes of a frame, 0: all of the grids'. Decoders refuse others.
   int planes = 0;
   std::vector<AludelGroup> groups;  // contiguous, from layer recomputed_layers + 1 to the last
 

@@ -146,6 +146,18 @@ TEST_F(RepackJobTest, EmbeddedFramesHoldTheSameLatentsAndTakeCuts) {
   EXPECT_LT(static_cast<double>(whole), 0.97 * static_cast<double>(deflated));
   EXPECT_THAT(ListCuts(out_).value(), ::testing::ElementsAre("aludel-p2@2", "aludel-p2@1"));
 
+  // Blocks of such a handoff count as those of whole codes.
+  const auto cut_encoders = OpenEncoders("aludel-p2@1", out_, producer_.model()).value();
+  const auto whole_decoders = OpenDecoders("aludel-p2", out_, consumer_.model()).value();
+  const auto tokens = static_cast<int64_t>(prompt_.size()) - 1;
+  FrameStore frames(cut_encoders->spec());
+  EncodeTask task{cut_encoders.get(), &frames};
+  ASSERT_TRUE(EncodePrompt(producer_.model(), *pool_, prompt_, tokens, absl::MakeSpan(&task, 1)).ok());
+  const KvTarget target{&consumer_.model(), &consumer_.pool(), consumer_.table().ids(), prompt_, tokens};
+  const absl::Status refused = ApplyFrames(frames.frames(), *whole_decoders, target);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(refused.ToString(), HasSubstr("latents are 1 planes, want 3"));
+
   const auto complaint = [&](const char* name) {
     return OpenDecoders(name, out_, consumer_.model()).status().ToString();
   };

@@ -10,6 +10,7 @@
 #include "kernels/open_device.h"
 #include "runtime/bench/make_adapter.h"
 #include "runtime/bench/make_codec.h"
+#include "runtime/codec/aludel/weight_files.h"
 #include "runtime/codec/artifact/artifact.h"
 #include "runtime/codec/artifact/artifact_files.h"
 #include "runtime/model/weights/weight_stream.h"
@@ -110,6 +111,38 @@ TEST_F(AdapterCodecsTest, ADecoderOfTheBaseIsForTheAdaptersThatTheArtifactNames)
   EXPECT_THAT(opened.shared, ElementsAre(Pair(kFormat, "chat")));
   EXPECT_THAT(codecs.Open(model_->hash()).shared, IsEmpty());
   EXPECT_THAT(codecs.Open(Hash(2)).decoders, IsEmpty()) << "only what was measured";
+}
+
+// The demo's codes in planes, by a decoder that is an adapter's, too.
+TEST_F(AdapterCodecsTest, AnAdapterTakesCutsOfItsFormats) {
+  const ArtifactManifest demo = LoadArtifactManifest("deploy/demo/codec").value();
+  ArtifactFormat format = **demo.Find("aludel-p2");
+  const ModelConfig& config = model_->config();
+  AludelEncoderWeights encoder = LoadAludelEncoder(demo, format, config.kv_dim(), config.hidden).value();
+  AludelDecoderWeights decoder =
+      LoadAludelDecoder(demo, format, format.decoders[0], config.kv_dim(), config.hidden).value();
+  for (auto& group : encoder) group.grid.planes = 3;
+  for (auto& group : decoder) group.grid.planes = 3;
+  ArtifactWriter writer = ArtifactWriter::Begin(Artifact()).value();
+  format.aludel.packing = LatentPacking::kEmbedded;
+  format.encoder = writer.AddEncoder(format.name, encoder).value();
+  format.decoders = {
+      {"chat+a1", Hash(1), writer.AddDecoder(format.name, "a1", decoder).value(), ExpectedLoss{0.25, 60}}};
+  ArtifactManifest manifest;
+  manifest.producer_hash = demo.producer_hash;
+  manifest.formats = {format};
+  ASSERT_TRUE(writer.Publish(manifest).ok());
+
+  const AdapterCodecs codecs = Create({"aludel-p2@2", "aludel-p2", "aludel-p3@2", "raw"});
+  ASSERT_THAT(codecs.formats(), SizeIs(2));
+  EXPECT_EQ(codecs.formats()[0].name, "aludel-p2@2");
+  EXPECT_EQ(codecs.formats()[0].encoder_hash, format.encoder.sha256);
+  const AdapterCodecs::Opened opened = codecs.Open(Hash(1));
+  ASSERT_THAT(opened.decoders, SizeIs(2));
+  EXPECT_EQ(opened.decoders[0]->spec().name, "aludel-p2@2");
+  EXPECT_EQ(opened.decoders[1]->spec().name, "aludel-p2");
+  EXPECT_THAT(opened.losses, ElementsAre(Pair("aludel-p2", 0.25))) << "of whole codes";
+  EXPECT_THAT(codecs.Open(Hash(2)).decoders, IsEmpty());
 }
 
 TEST_F(AdapterCodecsTest, WhatCannotBeOpenedIsLeftOut) {

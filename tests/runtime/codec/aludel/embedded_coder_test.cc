@@ -186,26 +186,108 @@ TEST(EmbeddedCoder, RefusesCutsWithinAPlaneAndWhatFollowsTheLast) {
   EXPECT_THAT(sample.Status(damaged).ToString(), HasSubstr("plane 1 of latents: coded symbols are 3 bytes"));
 }
 
-TEST(EmbeddedCoder, RandomPlanesAreAnErrorOrCodesWithinTheirRange) {
+// Refinements that no encoder writes, behind a true base: what is known of a code stays so, and what lies beyond its
+// range ends there.
+TEST(EmbeddedCoder, RandomRefinementsKeepWhatEarlierPlanesSay) {
   Random source;
-  for (const int64_t tokens : {1, 7, 3000}) {
-    const Sample sample(source.engine, tokens, {0.1, 1, 5, 30, 500, 3000}, 4);
-    const auto coder = MakeLatentCoder(sample.grid, LatentPacking::kEmbedded);
+  constexpr int kPlanes = 4;
+  int opened = 0, beyond = 0;
+  for (const int64_t tokens : {1, 7, 40}) {
     for (int round = 0; round < 200; ++round) {
-      std::vector<uint8_t> bytes;
-      for (uint64_t planes = source.engine() % 5; planes-- > 0;) {
-        const size_t length = source.engine() % 60;
+      Sample sample(source.engine, tokens, {0.1, 1, 5, 30, 500, 3000}, kPlanes);
+      // The least codes, whose magnitudes have no room for more.
+      for (float& z : sample.z) z = source.engine() % 4 == 0 ? -1e6f : z;
+      const std::vector<uint8_t> whole = sample.Pack();
+      const absl::Span<const uint8_t> base = TruncatePlanes(whole, 1).value();
+      std::vector<uint8_t> bytes(base.begin(), base.end());
+      std::vector<float> before = sample.Unpack(bytes);
+      for (int level = kPlanes - 2; level >= 0; --level) {
+        // About what so few symbols take: what is longer is no stream of theirs.
+        const size_t length = source.engine() % (2 + tokens / 3);
         bytes.push_back(static_cast<uint8_t>(length));
         for (size_t i = 0; i < length; ++i) bytes.push_back(static_cast<uint8_t>(source.engine()));
+        std::vector<float> z(sample.z.size());
+        const absl::Status status =
+            UnpackLatents(bytes, tokens, sample.grid, LatentPacking::kEmbedded, z.data());
+        if (!status.ok()) {
+          ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss);
+          break;
+        }
+        ++opened;
+        for (size_t i = 0; i < z.size(); ++i) {
+          const int bits = sample.grid.bits[i % sample.grid.bits.size()];
+          const double least = -std::exp2(bits - 1);
+          ASSERT_GE(z[i], least);
+          ASSERT_LT(z[i], -least);
+          if (before[i] == 0) continue;
+          ASSERT_EQ(z[i] < 0, before[i] < 0) << before[i] << " became " << z[i] << " of " << bits << " bits";
+          ASSERT_NE(z[i], 0) << before[i];
+          beyond += static_cast<int>(z[i] == least);
+          // Of whole codes as many as had bits enough for the base.
+          const double width = std::exp2(level + 1);
+          if (bits < kPlanes) continue;
+          ASSERT_EQ(std::floor(std::abs(z[i]) / width), std::floor(std::abs(before[i]) / width))
+              << before[i] << " became " << z[i] << " of " << bits << " bits";
+        }
+        before = z;
       }
-      std::vector<uint8_t> opened;
-      const auto scale = coder->Decode(bytes, tokens, &opened);
-      if (!scale.ok()) {
-        ASSERT_EQ(scale.status().code(), absl::StatusCode::kDataLoss);
-        continue;
-      }
-      ASSERT_EQ(opened.size(), PlaneBytes(scale->bits, LatentPacking::kEmbedded, tokens));
     }
+  }
+  EXPECT_GT(opened, 100);
+  EXPECT_GT(beyond, 100);
+}
+
+TEST(EmbeddedCoder, ReadsItsOwnNumberOfPlanesAlone) {
+  Random source;
+  const Sample sample(source.engine, 30, Falling(60, 0.1, 20), 3);
+  const std::vector<uint8_t> whole = sample.Pack();
+  for (int own = 1; own <= 3; ++own) {
+    const auto coder = MakeLatentCoder(sample.grid, LatentPacking::kEmbedded, own);
+    for (int planes = 1; planes <= 3; ++planes) {
+      std::vector<uint8_t> opened;
+      const absl::Status status =
+          coder->Decode(TruncatePlanes(whole, planes).value(), sample.tokens, &opened).status();
+      EXPECT_EQ(status.code(), planes == own ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss)
+          << planes << " planes, a coder of " << own;
+      const std::string want = planes < own ? absl::StrCat("latents are ", planes, " planes, want ", own)
+                                            : absl::StrCat("follow the last of ", own, " planes");
+      if (planes != own) {
+        EXPECT_THAT(status.ToString(), HasSubstr(want));
+      }
+    }
+  }
+}
+
+// Payloads of codes that take the most stay below the bound, and come close to it.
+TEST(EmbeddedCoder, BoundIsNotFarAboveTheCostliestCodes) {
+  Random source;
+  for (const int planes : {1, 4, 5, 8}) {
+    Sample sample(source.engine, 256, Falling(20, 0.3, 120), planes);
+    const size_t bound = MaxPackedBytes(sample.grid, LatentPacking::kEmbedded, sample.tokens);
+    // Receivers reserve so much.
+    const size_t rans = MaxPackedBytes(sample.grid, LatentPacking::kRans, sample.tokens);
+    RecordProperty(absl::StrCat("planes_", planes), absl::StrCat(bound, " bytes, rans ", rans));
+    EXPECT_LT(static_cast<double>(bound), 2.0 * static_cast<double>(rans)) << planes << " planes";
+    // The costliest of each latent, one latent at a time.
+    const size_t rank = sample.grid.bits.size();
+    for (size_t i = 0; i < rank; ++i) {
+      Sample one(source.engine, 1, {1}, planes);
+      one.grid.bits = {sample.grid.bits[i]};
+      one.grid.decays = {sample.grid.decays[i]};
+      one.tokens = 64;
+      const int half = 1 << (one.grid.bits[0] - 1);
+      size_t least = 0;
+      for (int code = -half; code < half; ++code) {
+        one.z.assign(64, static_cast<float>(code));
+        const size_t bytes = one.Pack().size();
+        if (bytes <= least) continue;
+        least = bytes;
+        for (int64_t t = 0; t < sample.tokens; ++t) sample.z[t * rank + i] = static_cast<float>(code);
+      }
+    }
+    const size_t most = sample.Pack().size();
+    EXPECT_LE(most, bound) << planes << " planes";
+    EXPECT_GT(static_cast<double>(most), 0.7 * static_cast<double>(bound)) << planes << " planes";
   }
 }
 

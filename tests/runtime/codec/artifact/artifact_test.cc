@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/codec/artifact/artifact_files.h"
+#include "runtime/codec/artifact/format_name.h"
 #include "runtime/codec/codec.h"
 #include "runtime/codec/open_codec.h"
 #include "tests/testing/test_model.h"
@@ -63,6 +64,35 @@ TEST_F(Artifact, ListsItsFormatsAndControls) {
   EXPECT_THAT(*ListFormats(directory_),
               ::testing::ElementsAre("raw", "aludel-p2", "aludel-p0", "scd", "reuse-only"));
   EXPECT_THAT(*ListControls(directory_), ::testing::Contains("control-p0"));
+}
+
+TEST_F(Artifact, AFormatOfThatNameGoesBeforeACut) {
+  ArtifactManifest manifest = LoadArtifactManifest(directory_).value();
+  const auto find = [&](const char* name) { return FindNamed(manifest, name); };
+  EXPECT_EQ(find("aludel-p2")->planes, 0);
+  EXPECT_EQ(find("aludel-p2@3")->format->name, "aludel-p2");
+  EXPECT_EQ(find("aludel-p2@3")->planes, 3);
+  EXPECT_THAT(Message(find("aludel-p2@fit").status()), HasSubstr("does not end with a number of planes"));
+  EXPECT_THAT(Message(find("p9@3").status()), HasSubstr("has no format \"p9\", only: aludel-p2"));
+  // As an older build may have named them.
+  for (const char* name : {"aludel-p2@fit", "aludel-p2@3", "one@two@3"}) {
+    manifest.formats[1].name = name;
+    EXPECT_EQ(find(name)->format, &manifest.formats[1]) << name;
+    EXPECT_EQ(find(name)->planes, 0) << name;
+  }
+  EXPECT_EQ(find("one@two@3@1")->format, &manifest.formats[1]);
+  EXPECT_EQ(find("one@two@3@1")->planes, 1);
+}
+
+TEST_F(Artifact, ServesAFormatOfAnOlderBuildWithAnAtSignInItsName) {
+  std::string text = manifest_text();
+  const std::string name = "\"name\": \"reuse-only\"";
+  text.replace(text.find(name), name.size(), "\"name\": \"p2@fit\"");
+  Spill(Path(kArtifactManifest), text);
+  TestModel base("deploy/demo/base", {}, DType::kBf16, 16);
+  const auto encoders = OpenEncoders("p2@fit", directory_, base.model());
+  ASSERT_TRUE(encoders.ok()) << encoders.status();
+  EXPECT_EQ((*encoders)->spec().name, "p2@fit");
 }
 
 TEST_F(Artifact, EncoderSurvivesARewriteByteForByte) {
