@@ -1,6 +1,7 @@
 #include "server/prefill/prefix_feed.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -135,12 +136,19 @@ bool PrefixFeed::AskRemote() {
     found.swap(at_remote_);
   }
   if (!found.has_value() && now < remote_until_) return false;
-  if (!found.has_value()) context_.store->CountLateRemote();
   remote_until_ = absl::InfinitePast();
-  if (found.has_value() && !found->empty()) {
-    found_ = found->back().end;
-    Add(*std::move(found));
+  if (!found.has_value()) {
+    context_.store->CountLateRemote(PrefixStore::RemoteWork::kFind);
+    return true;
   }
+  // Meanwhile another run may have stored some of it, which is sent: of use is what follows that.
+  const auto next = std::find_if(found->begin(), found->end(), [this](const StoredChunk& chunk) {
+    return chunk.token_begin == found_.tokens;
+  });
+  if (next != found->begin() && std::prev(next)->end.key != found_.key) return true;
+  found->erase(found->begin(), next);
+  if (!found->empty()) found_ = found->back().end;
+  Add(*std::move(found));
   return true;
 }
 
@@ -210,7 +218,7 @@ StoredFrames PrefixFeed::FirstFrames() {
     }
     if (now < read_wait_until_) return nullptr;
     if (item.chunk.remote) {
-      context_.store->CountLateRemote();
+      context_.store->CountLateRemote(PrefixStore::RemoteWork::kLoad);
     } else {
       context_.store->CountLateRead();
     }

@@ -23,9 +23,8 @@ PrefixStore::PrefixStore(Options options)
 
 PrefixStore::~PrefixStore() {
   readers_ = nullptr;
-  remote_readers_ = nullptr;
   writer_ = nullptr;
-  sharer_ = nullptr;
+  CloseRemote();
 }
 
 StorePosition PrefixStore::Begin(const CodecSpec& codec, absl::string_view salt) const {
@@ -143,7 +142,7 @@ bool PrefixStore::Put(absl::Span<const int32_t> prompt, int64_t end, std::vector
   at->key = name.key;
   at->tokens = end;
   WriteLater(node, prompt);
-  ShareLater(node, prompt);
+  ShareLater(node, prompt, outdated_.erase(node->key) > 0);
   Evict(TenantOf(at->salt));
   return true;
 }

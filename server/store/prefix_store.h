@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -102,7 +103,7 @@ class PrefixStore {
 
   // A disk tier that cannot be opened is left out, and logged.
   explicit PrefixStore(Options options);
-  // Writes what is on its way to the disk.
+  // Writes what is on its way to the disk, and to the remote what that takes in a few seconds.
   ~PrefixStore();
 
   // The start of a prompt in this format, of this tenant.
@@ -117,8 +118,10 @@ class PrefixStore {
   // How long FindRemote is worth waiting for: half of Remote::max_wait. The other half is for a remote that falls
   // silent while a chunk is read.
   absl::Duration remote_wait() const;
-  // A look-up or a read at the remote took so long that it is not waited for. As CountLateRead.
-  void CountLateRemote();
+  // A look-up or a read at the remote took so long that it is not waited for. As CountLateRead; each kind of work has its
+  // own row.
+  enum class RemoteWork : uint8_t { kFind, kLoad };
+  void CountLateRemote(RemoteWork work);
   // Reads a chunk that is on disk or at the remote. `done` is called once, with null where it could not be read,
   // perhaps inside the call, perhaps on another thread. What is not `wanted` any more in its turn is not read.
   void Load(
@@ -222,14 +225,18 @@ class PrefixStore {
 
   // The remote's side, in prefix_store_remote.cc.
   void OpenRemote();
-  // Writes it to the remote, or has it stay there, where that was not done for long.
-  void ShareLater(Node* node, absl::Span<const int32_t> prompt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseRemote();
+  // Writes it to the remote, or has it stay there, where that was not done for long. With `replace` it is written.
+  void ShareLater(Node* node, absl::Span<const int32_t> prompt, bool replace = false)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Share(const DiskWrite& write);
   void LoadRemote(const StoredChunk& chunk, absl::Span<const int32_t> prompt,
                   std::function<void(StoredFrames)> done, std::function<bool()> wanted);
   // Null, and counted, where it is not what was asked for.
   StoredFrames ReadRemote(const StoredChunk& chunk, absl::Span<const int32_t> tokens);
+  void CountFind(const absl::StatusOr<RemoteTier::Run>& run) ABSL_LOCKS_EXCLUDED(mutex_);
   void CountRemoteError(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnRemoteLoadFailed(const StoredChunk& chunk, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // Clears the remote, too, of what matches: what is returned has that done and then calls `done`. `keys` are what is
   // known of it, which is all that is cleared where the filter says from where on.
   using Cleared = std::function<void(const absl::Status&)>;
@@ -255,11 +262,14 @@ class PrefixStore {
   StoreStats stats_ ABSL_GUARDED_BY(mutex_);
 
   absl::Time no_sharing_before_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  int late_remotes_ ABSL_GUARDED_BY(mutex_) = 0;  // in a row
+  std::array<int, 2> late_remotes_ ABSL_GUARDED_BY(mutex_) = {};  // in a row, by RemoteWork
+  // Chunks that are at the remote too old for a request; what is made in their place is written there.
+  absl::flat_hash_set<ChunkKey> outdated_ ABSL_GUARDED_BY(mutex_);
   absl::Time no_remote_before_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 
   std::unique_ptr<RemoteTier> remote_;
   std::unique_ptr<WriteBehind> sharer_;
+  std::unique_ptr<ReadPool> remote_finders_;  // of their own: a look-up does not wait for reads
   std::unique_ptr<ReadPool> remote_readers_;
   std::unique_ptr<WriteBehind> writer_;
   std::unique_ptr<ReadPool> readers_;  // last: what it does uses the rest

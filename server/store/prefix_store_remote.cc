@@ -20,19 +20,40 @@ constexpr absl::Duration kSharingPause = absl::Seconds(1);
 // So many answers in a row that came too late, and the remote is left alone for a while.
 constexpr int kManyLateRemotes = 4;
 constexpr absl::Duration kRemotePause = absl::Seconds(10);
+// Each look-up is short.
+constexpr size_t kFinders = 2;
+// Beyond, they are forgotten, and the old chunks stay until they are seen again.
+constexpr size_t kMaxOutdated = 4096;
+// What the remote takes longer for at the end is not written: it is a cache.
+constexpr absl::Duration kClosing = absl::Seconds(5);
 
 }  // namespace
 
 void PrefixStore::OpenRemote() {
   const Remote& remote = *options_.remote;
-  remote_ = std::make_unique<RemoteTier>(RemoteTier::Options{.address = remote.address,
-                                                             .username = remote.username,
-                                                             .password = remote.password,
-                                                             .ttl = remote.ttl,
-                                                             .silence = remote.max_wait / 2,
-                                                             .producer = ProducerHash(options_.producer)});
+  remote_ =
+      std::make_unique<RemoteTier>(RemoteTier::Options{.address = remote.address,
+                                                       .username = remote.username,
+                                                       .password = remote.password,
+                                                       .ttl = remote.ttl,
+                                                       // Found out before the request goes on without it.
+                                                       .silence = remote_wait() * 9 / 10,
+                                                       .producer = ProducerHash(options_.producer)});
   sharer_ = std::make_unique<WriteBehind>(kMaxSharingBytes, [this](const DiskWrite& write) { Share(write); });
+  remote_finders_ = std::make_unique<ReadPool>(kFinders, kMaxRemoteReads);
   remote_readers_ = std::make_unique<ReadPool>(remote.threads, kMaxRemoteReads);
+}
+
+void PrefixStore::CloseRemote() {
+  if (remote_ == nullptr) return;
+  const absl::Time until = MonotonicNow() + kClosing;
+  while (sharer_->bytes() > 0 && MonotonicNow() < until) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  remote_->Stop();
+  remote_finders_ = nullptr;
+  remote_readers_ = nullptr;
+  sharer_ = nullptr;
 }
 
 absl::Duration PrefixStore::remote_wait() const { return options_.remote->max_wait / 2; }
@@ -52,7 +73,7 @@ bool PrefixStore::FindRemote(absl::Span<const int32_t> prompt, absl::Duration ma
     std::vector<StoredChunk> chunks;
     if (MonotonicNow() < until && remote_->usable()) {
       const absl::StatusOr<RemoteTier::Run> run = remote_->Find(at.key, at.salt, at.encoder, tokens, until);
-      if (!run.ok()) CountRemoteError(run.status());
+      CountFind(run);
       StorePosition end = at;
       for (size_t i = 0; run.ok() && i < run->chunks.size(); ++i) {
         const int64_t begin = end.tokens;
@@ -63,7 +84,7 @@ bool PrefixStore::FindRemote(absl::Span<const int32_t> prompt, absl::Duration ma
     }
     done(std::move(chunks));
   };
-  if (remote_readers_->Post(std::move(find))) return true;
+  if (remote_finders_->Post(std::move(find))) return true;
   absl::MutexLock lock(&mutex_);
   ++stats_.remote.reads_full;
   return false;
@@ -99,7 +120,7 @@ StoredFrames PrefixStore::ReadRemote(const StoredChunk& chunk, absl::Span<const 
     }
   }
   if (!loaded.ok()) {
-    CountRemoteError(loaded.status());
+    OnRemoteLoadFailed(chunk, loaded.status());
     return nullptr;
   }
   const ChunkEntry& entry = loaded->meta.entry;
@@ -113,8 +134,12 @@ StoredFrames PrefixStore::ReadRemote(const StoredChunk& chunk, absl::Span<const 
   absl::MutexLock lock(&mutex_);
   ++stats_.remote.loads;
   stats_.remote.load_seconds += absl::ToDoubleSeconds(MonotonicNow() - begun);
-  late_remotes_ = 0;
-  if (is_old) return nullptr;
+  late_remotes_[static_cast<size_t>(RemoteWork::kLoad)] = 0;
+  if (is_old) {
+    if (outdated_.size() >= kMaxOutdated) outdated_.clear();
+    outdated_.insert(entry.key);
+    return nullptr;
+  }
   if (chunk.end.generation != lookups_ || StoredWeight(entry.tokens, *frames) > max_chunk_bytes()) {
     return frames;
   }
@@ -129,11 +154,36 @@ StoredFrames PrefixStore::ReadRemote(const StoredChunk& chunk, absl::Span<const 
   return frames;
 }
 
-void PrefixStore::CountLateRemote() {
+void PrefixStore::OnRemoteLoadFailed(const StoredChunk& chunk, const absl::Status& status) {
+  CountRemoteError(status);
+  if (!absl::IsDataLoss(status) && !absl::IsNotFound(status)) return;
+  {
+    // What is computed in its place is written there.
+    absl::MutexLock lock(&mutex_);
+    if (Node* node = index_.Find(chunk.end.key); node != nullptr) node->shared = absl::InfinitePast();
+  }
+  if (!absl::IsDataLoss(status)) return;
+  // Or each server would read it in vain, and each write have it live on.
+  const absl::Status dropped = remote_->Drop(chunk.remote->era, chunk.end.key);
+  if (!dropped.ok()) CountRemoteError(dropped);
+}
+
+void PrefixStore::CountFind(const absl::StatusOr<RemoteTier::Run>& run) {
+  if (!run.ok()) return CountRemoteError(run.status());
+  absl::MutexLock lock(&mutex_);
+  if (run->in_part) {
+    ++stats_.remote.late;
+  } else {
+    late_remotes_[static_cast<size_t>(RemoteWork::kFind)] = 0;
+  }
+}
+
+void PrefixStore::CountLateRemote(RemoteWork work) {
   absl::MutexLock lock(&mutex_);
   ++stats_.remote.late;
-  if (++late_remotes_ < kManyLateRemotes) return;
-  late_remotes_ = 0;
+  int& late = late_remotes_[static_cast<size_t>(work)];
+  if (++late < kManyLateRemotes) return;
+  late = 0;
   no_remote_before_ = MonotonicNow() + kRemotePause;
   spdlog::warn("the prefix store: the remote is too slow, and is not read for {} s",
                absl::ToInt64Seconds(kRemotePause));
@@ -150,13 +200,14 @@ void PrefixStore::CountRemoteError(const absl::Status& status) {
                                          : stats_.remote.errors);
 }
 
-void PrefixStore::ShareLater(Node* node, absl::Span<const int32_t> prompt) {
+void PrefixStore::ShareLater(Node* node, absl::Span<const int32_t> prompt, bool replace) {
   if (remote_ == nullptr || node->memory == nullptr || node->memory_bytes > RemoteTier::kMaxRecordBytes)
     return;
   const absl::Time now = MonotonicNow();
   if (now < no_sharing_before_ || !remote_->usable()) return;
-  if (node->shared > std::max(now - options_.remote->ttl / 2, remote_->up_since())) return;
+  if (!replace && node->shared > std::max(now - options_.remote->ttl / 2, remote_->up_since())) return;
   DiskWrite write = ToWrite(*node, prompt);
+  write.replace = replace;
   write.generation = lookups_;  // what waits while any chunks are cleared may be of them
   if (sharer_->Push(std::move(write))) {
     node->shared = now;
@@ -172,7 +223,7 @@ void PrefixStore::Share(const DiskWrite& write) {
     wanted = write.generation == lookups_ && MonotonicNow() >= no_sharing_before_;
   }
   absl::StatusOr<size_t> written = absl::CancelledError("not wanted any more");
-  if (wanted) written = remote_->Write(write.meta, PayloadsOf(*write.frames));
+  if (wanted) written = remote_->Write(write.meta, PayloadsOf(*write.frames), write.replace);
   if (wanted && !written.ok()) CountRemoteError(written.status());
   absl::MutexLock lock(&mutex_);
   if (written.ok()) {
@@ -190,19 +241,14 @@ void PrefixStore::Share(const DiskWrite& write) {
 PrefixStore::Cleared PrefixStore::AlsoAtRemote(const StoreFilter& filter,
                                                const absl::flat_hash_set<ChunkKey>& keys, Cleared done) {
   if (remote_ == nullptr) return done;
-  std::vector<ChunkKey> some;
-  StoreTag salt = {};
-  StoreTag encoder = {};
   if (!filter.from) {
     remote_->BeginEra(filter);
   } else if (const Node* node = index_.Find(*filter.from); node != nullptr) {
-    some.assign(keys.begin(), keys.end());
-    salt = node->salt;
-    encoder = node->encoder;
+    remote_->BeginForget(node->salt, node->encoder, {keys.begin(), keys.end()});
   }
-  return [this, salt, encoder, some, done](absl::Status cleared) {
-    sharer_->Run([this, salt, encoder, some, done, cleared]() mutable {
-      const absl::Status status = some.empty() ? remote_->Flush() : remote_->Forget(salt, encoder, some);
+  return [this, done](absl::Status cleared) {
+    sharer_->Run([this, done, cleared]() mutable {
+      const absl::Status status = remote_->Flush();
       if (!status.ok()) {
         spdlog::error("the prefix store: what is cleared may be found again at the remote: {}",
                       std::string(status.message()));

@@ -19,6 +19,7 @@ struct DiskWrite {
   ChunkMeta meta;
   StoredFrames frames;
   uint64_t generation = 0;     // of the store
+  bool replace = false;        // what is there already, at the remote
   std::function<void()> task;  // to be run instead of a write
 
   size_t weight() const {

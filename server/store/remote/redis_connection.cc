@@ -25,6 +25,8 @@ constexpr size_t kReceiveBytes = 256 * 1024;
 // Of what is received and not yet a whole reply. The largest reply is a record, of which no larger one is written.
 constexpr size_t kMaxPendingBytes = 256 << 20;
 constexpr int kMaxNesting = 4;
+// How often a wait looks for its stop.
+constexpr absl::Duration kStopInterval = absl::Milliseconds(100);
 
 absl::Status Failed(const char* what, int error) {
   return absl::UnavailableError(absl::StrCat(what, ": ", strerror(error)));
@@ -81,7 +83,7 @@ std::string Encode(absl::Span<const RedisCommand> commands) {
 
 }  // namespace
 
-absl::StatusOr<SocketAddress> ResolveAddress(const std::string& host_port) {
+absl::StatusOr<std::vector<SocketAddress>> ResolveAddress(const std::string& host_port) {
   const size_t colon = host_port.rfind(':');
   if (colon == std::string::npos) return absl::InvalidArgumentError(absl::StrCat(host_port, ": no port"));
   std::string host = host_port.substr(0, colon);
@@ -91,11 +93,14 @@ absl::StatusOr<SocketAddress> ResolveAddress(const std::string& host_port) {
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), host_port.c_str() + colon + 1, &hints, &found);
   if (error != 0) return absl::UnavailableError(absl::StrCat(host, ": ", gai_strerror(error)));
-  SocketAddress address;
-  address.bytes = found->ai_addrlen;
-  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    SocketAddress& address = addresses.emplace_back();
+    address.bytes = one->ai_addrlen;
+    std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
+  }
   freeaddrinfo(found);
-  return address;
+  return addresses;
 }
 
 struct RedisConnection::Reader {
@@ -139,15 +144,20 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Open(const Soc
 }
 
 absl::Status RedisConnection::Wait(bool writes, absl::Time silent_since, const Limits& limits) const {
-  const absl::Time end = std::min(limits.until, silent_since + limits.silence);
+  const absl::Time silent_until = silent_since + limits.silence;
+  const absl::Time end = std::min(limits.until, silent_until);
   for (;;) {
-    const absl::Duration left = end - MonotonicNow();
-    if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("no answer in time");
+    if (limits.stop != nullptr && limits.stop->load())
+      return absl::CancelledError("it is not in use any more");
+    const absl::Duration left = std::max(end - MonotonicNow(), absl::ZeroDuration());
     pollfd waits = {.fd = socket_, .events = static_cast<int16_t>(writes ? POLLIN | POLLOUT : POLLIN)};
-    const timespec timeout = absl::ToTimespec(std::min(left, absl::Hours(1)));
+    const timespec timeout = absl::ToTimespec(std::min(left, kStopInterval));
     const int ready = ppoll(&waits, 1, &timeout, nullptr);
     if (ready > 0) return absl::OkStatus();
     if (ready < 0 && errno != EINTR) return Failed("poll", errno);
+    if (left > absl::ZeroDuration()) continue;
+    if (limits.until < silent_until) return absl::DeadlineExceededError("no answer in time");
+    return absl::UnavailableError("no answer in time");
   }
 }
 
@@ -203,7 +213,10 @@ absl::StatusOr<std::vector<RedisReply>> RedisConnection::Call(absl::Span<const R
     if (received) ALUDEL_RETURN_IF_ERROR(TakeReplies(commands.size(), &replies));
     if (moved || received) {
       silent_since = MonotonicNow();
+      if (replies.size() == commands.size()) break;
       if (silent_since >= limits.until) return absl::DeadlineExceededError("no answer in time");
+      if (limits.stop != nullptr && limits.stop->load())
+        return absl::CancelledError("it is not in use any more");
     } else {
       ALUDEL_RETURN_IF_ERROR(Wait(!unsent.empty(), silent_since, limits));
     }

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -20,8 +21,8 @@ struct SocketAddress {
   socklen_t bytes = 0;
 };
 
-// Of "host:port" or "[IPv6]:port", the first that the resolver names. May take as long as the resolver does.
-absl::StatusOr<SocketAddress> ResolveAddress(const std::string& host_port);
+// Of "host:port" or "[IPv6]:port", all that the resolver names, at least one. May take as long as the resolver does.
+absl::StatusOr<std::vector<SocketAddress>> ResolveAddress(const std::string& host_port);
 
 struct RedisReply {
   enum class Kind : uint8_t { kNull, kInteger, kText, kList, kError };
@@ -41,11 +42,13 @@ using RedisCommand = std::vector<absl::string_view>;
 class RedisConnection {
  public:
   struct Limits {
-    absl::Duration silence;  // without a byte
-    absl::Time until;        // MonotonicNow()
+    absl::Duration silence;  // without a byte: then Unavailable
+    absl::Time until;        // MonotonicNow(): then DeadlineExceeded
+    // Where it becomes true, all ends soon: Cancelled.
+    const std::atomic<bool>* stop = nullptr;
   };
 
-  // Connects, and authenticates where there is a password. Unavailable, or DeadlineExceeded; PermissionDenied where the
+  // Connects, and authenticates where there is a password. Unavailable, DeadlineExceeded or Cancelled; PermissionDenied where the
   // server does not take the password.
   static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const SocketAddress& address,
                                                                const std::string& username,
@@ -63,7 +66,8 @@ class RedisConnection {
   struct Reader;
 
   explicit RedisConnection(int socket);
-  // Until the socket can be read or, with `writes`, written.
+  // Until the socket can be read or, with `writes`, written. What is there already is in time, however late it is looked
+  // for: this thread may have had no processor.
   absl::Status Wait(bool writes, absl::Time silent_since, const Limits& limits) const;
   // What the socket takes; true: something.
   absl::StatusOr<bool> Send(absl::string_view* bytes) const;

@@ -54,6 +54,8 @@ std::string RemoteNames::ClearedField(const StoreFilter& filter) {
   return field.empty() ? "all" : field;
 }
 
+std::string RemoteNames::AnyChunk() const { return absl::StrCat(root_, "*:chunk:*"); }
+
 std::string RemoteNames::Chunk(int64_t era, const ChunkKey& key) const { return Name(era, "chunk", key); }
 
 std::string RemoteNames::Stems(int64_t era, const ChunkKey& before) const {

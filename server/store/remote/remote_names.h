@@ -23,6 +23,8 @@ class RemoteNames {
   // The field to be counted up where all of these are cleared; the filter's `from` is not looked at.
   static std::string ClearedField(const StoreFilter& filter);
 
+  // A pattern (SCAN's) of all records.
+  std::string AnyChunk() const;
   // A record.
   std::string Chunk(int64_t era, const ChunkKey& key) const;
   // The set of numbers of tokens that stems behind `before` have.

@@ -15,13 +15,16 @@ namespace {
 
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(100);
 constexpr absl::Duration kLastRetry = absl::Seconds(5);
-// One that was up for so long is tried at once when it is lost.
-constexpr absl::Duration kSteady = absl::Seconds(10);
 // What no request waits for: writing, and connecting again.
 constexpr absl::Duration kPatience = absl::Seconds(1);
 constexpr absl::Duration kWriteLimit = absl::Seconds(30);
-// However large a chunk is: what its request waits for is bounded there.
-constexpr absl::Duration kLoadLimit = absl::Seconds(30);
+// However large a chunk is, and a remote that drips: what its request waits for is bounded there, by a second.
+constexpr absl::Duration kLoadLimit = absl::Seconds(5);
+// What a look-up does behind the longest chunk, and what it does for that, in round trips.
+constexpr int kLongestTrips = 3;
+// Chunks that are forgotten at once, and names that are asked for at once to make room.
+constexpr size_t kForgetBatch = 4096;
+constexpr absl::string_view kScanBatch = "1000";
 // Of a look-up: lengths that are tried behind one chunk, and guesses in one round.
 constexpr size_t kMaxLengths = 256;
 constexpr size_t kMaxGuesses = 256;
@@ -55,13 +58,17 @@ std::vector<RedisCommand> Commands(absl::string_view word, absl::Span<const std:
 }
 
 // The hash of what was cleared has no time to live. Where it may be evicted, what was cleared may be found again.
-void WarnOfEviction(RedisConnection& connection, const RedisConnection::Limits& limits) {
-  const absl::StatusOr<RedisReply> policy = connection.Call({"CONFIG", "GET", "maxmemory-policy"}, limits);
-  if (!policy.ok() || policy->list.size() != 2 || !absl::StartsWith(policy->list[1].text, "allkeys")) return;
-  spdlog::warn(
-      "the prefix store's remote has maxmemory-policy {}: what is cleared may be found again, want "
-      "volatile-lru",
-      policy->list[1].text);
+// Its error, as where something in between does not know the command, is the connection's end and no other's.
+absl::Status WarnOfEviction(RedisConnection& connection, const RedisConnection::Limits& limits) {
+  ALUDEL_ASSIGN_OR_RETURN(const RedisReply policy,
+                          connection.Call({"CONFIG", "GET", "maxmemory-policy"}, limits));
+  if (policy.list.size() == 2 && absl::StartsWith(policy.list[1].text, "allkeys")) {
+    spdlog::warn(
+        "the prefix store's remote has maxmemory-policy {}: what is cleared may be found again, want "
+        "volatile-lru",
+        policy.list[1].text);
+  }
+  return absl::OkStatus();
 }
 
 // An error that says nothing of the remote as a whole.
@@ -79,12 +86,13 @@ RemoteTier::~RemoteTier() {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
   }
+  Stop();
   watch_.join();
 }
 
 bool RemoteTier::usable() const {
   absl::MutexLock lock(&mutex_);
-  return up_ && uncleared_.empty();
+  return up_ && uncleared_.empty() && unforgotten_.empty();
 }
 
 absl::Time RemoteTier::up_since() const {
@@ -96,7 +104,7 @@ absl::StatusOr<RemoteTier::Connection> RemoteTier::Take(const RedisConnection::L
   SocketAddress address;
   {
     absl::MutexLock lock(&mutex_);
-    if (!up_) return absl::UnavailableError("down");
+    if (!up_ || stop_) return absl::UnavailableError("down");
     if (!free_.empty()) {
       Connection connection = std::move(free_.back());
       free_.pop_back();
@@ -118,10 +126,14 @@ absl::StatusOr<T> RemoteTier::With(const RedisConnection::Limits& limits, const 
   absl::StatusOr<T> result = connection.ok() ? work(**connection) : absl::StatusOr<T>(connection.status());
   if (result.ok() || IsOfOneChunk(result.status())) {
     GiveBack(*std::move(connection));
-  } else {
+  } else if (!absl::IsDeadlineExceeded(result.status())) {
     GoDown(result.status());
   }
   return result;
+}
+
+RedisConnection::Limits RemoteTier::Until(absl::Duration silence, absl::Duration limit) const {
+  return {silence, MonotonicNow() + limit, &stop_};
 }
 
 void RemoteTier::GoDown(const absl::Status& why) {
@@ -151,18 +163,24 @@ absl::StatusOr<int64_t> RemoteTier::Era(RedisConnection& connection, const Store
 absl::StatusOr<RemoteTier::Run> RemoteTier::Find(const ChunkKey& before, const StoreTag& salt,
                                                  const StoreTag& encoder, absl::Span<const int32_t> rest,
                                                  absl::Time until) {
-  const absl::Time now = MonotonicNow();
-  const absl::Time no_more = now + (until - now) / 2;
-  const RedisConnection::Limits limits = {options_.silence, until};
+  // Not `until`: a remote that has had less time than `silence` is not to blame.
+  const RedisConnection::Limits limits = Until(options_.silence, kPatience);
   return With<Run>(limits, [&](RedisConnection& connection) -> absl::StatusOr<Run> {
     Run run;
+    const absl::Time begun = MonotonicNow();
     ALUDEL_ASSIGN_OR_RETURN(run.era, Era(connection, salt, encoder, limits));
+    const absl::Duration trip = MonotonicNow() - begun;
+    const auto has_time = [&](int trips) { return MonotonicNow() + trips * trip < until; };
     ChunkKey at = before;
-    while (!rest.empty() && MonotonicNow() < no_more) {
+    while (!rest.empty()) {
+      run.in_part = !has_time(kLongestTrips);
+      if (run.in_part) break;
       ALUDEL_ASSIGN_OR_RETURN(const Run::Chunk chunk, Longest(connection, run.era, at, rest, limits));
       if (chunk.tokens == 0) break;
       const size_t known = run.chunks.size();
       run.chunks.push_back(chunk);
+      run.in_part = rest.size() > chunk.tokens && !has_time(1);
+      if (run.in_part) break;
       ALUDEL_RETURN_IF_ERROR(AddEqual(connection, rest.subspan(chunk.tokens), &run, limits));
       rest.remove_prefix((run.chunks.size() - known) * chunk.tokens);
       at = run.chunks.back().key;
@@ -238,18 +256,46 @@ absl::Status RemoteTier::AddEqual(RedisConnection& connection, absl::Span<const 
 }
 
 absl::StatusOr<LoadedChunk> RemoteTier::Load(int64_t era, const ChunkKey& key) {
-  const RedisConnection::Limits limits = {options_.silence, MonotonicNow() + kLoadLimit};
+  const RedisConnection::Limits limits = Until(options_.silence, kLoadLimit);
   return With<LoadedChunk>(limits, [&](RedisConnection& connection) -> absl::StatusOr<LoadedChunk> {
-    ALUDEL_ASSIGN_OR_RETURN(const RedisReply reply, connection.Call({"GET", names_.Chunk(era, key)}, limits));
-    if (reply.kind == RedisReply::Kind::kNull) return absl::NotFoundError("it is there no more");
-    ALUDEL_RETURN_IF_ERROR(Expect(reply, RedisReply::Kind::kText));
-    return DecodeChunk({reply.text.begin(), reply.text.end()}, {}, key);
+    const std::string name = names_.Chunk(era, key);
+    const RedisCommand commands[] = {{"GET", name}, {"TTL", name}};
+    ALUDEL_ASSIGN_OR_RETURN(const auto replies, connection.Call(commands, limits));
+    const RedisReply& record = replies.front();
+    if (record.kind == RedisReply::Kind::kNull) return absl::NotFoundError("it is there no more");
+    ALUDEL_RETURN_IF_ERROR(Expect(record, RedisReply::Kind::kText));
+    ALUDEL_ASSIGN_OR_RETURN(LoadedChunk loaded,
+                            DecodeChunk({record.text.begin(), record.text.end()}, {}, key));
+    // It is in use: another round trip, for few of those that read it.
+    if (absl::Seconds(replies.back().integer) < options_.ttl * 3 / 4) {
+      ALUDEL_RETURN_IF_ERROR(Renew(connection, era, loaded.meta.entry, limits));
+    }
+    return loaded;
   });
 }
 
-absl::StatusOr<size_t> RemoteTier::Write(ChunkMeta meta,
-                                         absl::Span<const absl::Span<const uint8_t>> payloads) {
-  const RedisConnection::Limits limits = {kPatience, MonotonicNow() + kWriteLimit};
+absl::Status RemoteTier::Renew(RedisConnection& connection, int64_t era, const ChunkEntry& entry,
+                               const RedisConnection::Limits& limits) const {
+  const std::string ttl = absl::StrCat(absl::ToInt64Seconds(options_.ttl));
+  const std::string names[] = {names_.Chunk(era, entry.key), names_.Stems(era, entry.before),
+                               names_.Lengths(era, entry.before, StemTokens(entry.tokens), entry.stem)};
+  std::vector<RedisCommand> commands;
+  for (const std::string& name : names) commands.push_back({"EXPIRE", name, ttl});
+  return connection.Call(commands, limits).status();  // one that allows no writes is read all the same
+}
+
+absl::Status RemoteTier::Drop(int64_t era, const ChunkKey& key) {
+  const RedisConnection::Limits limits = Until(options_.silence, kPatience);
+  return With<RedisReply>(limits,
+                          [&](RedisConnection& connection) {
+                            return connection.Call({"DEL", names_.Chunk(era, key)}, limits);
+                          })
+      .status();
+}
+
+absl::StatusOr<size_t> RemoteTier::Write(ChunkMeta meta, absl::Span<const absl::Span<const uint8_t>> payloads,
+                                         bool replace) {
+  const RedisConnection::Limits limits = Until(kPatience, kWriteLimit);
   const std::string ttl = absl::StrCat(absl::ToInt64Seconds(options_.ttl));
   return With<size_t>(limits, [&](RedisConnection& connection) -> absl::StatusOr<size_t> {
     const ChunkEntry& entry = meta.entry;
@@ -269,7 +315,7 @@ absl::StatusOr<size_t> RemoteTier::Write(ChunkMeta meta,
     for (const RedisReply& reply : replies) {
       if (reply.kind == RedisReply::Kind::kError) return absl::ResourceExhaustedError(reply.text);
     }
-    if (replies.front().integer == 1) return 0;
+    if (replies.front().integer == 1 && !replace) return 0;
     std::vector<uint8_t> record = EncodeChunkRecord(&meta, {}, payloads);
     record.resize(entry.meta_bytes + entry.payload_bytes);
     const absl::string_view value(reinterpret_cast<const char*>(record.data()), record.size());
@@ -285,8 +331,13 @@ void RemoteTier::BeginEra(const StoreFilter& filter) {
   uncleared_.insert(RemoteNames::ClearedField(filter));
 }
 
+void RemoteTier::BeginForget(const StoreTag& salt, const StoreTag& encoder, std::vector<ChunkKey> keys) {
+  absl::MutexLock lock(&mutex_);
+  unforgotten_.push_back({salt, encoder, std::move(keys)});
+}
+
 absl::Status RemoteTier::Flush() {
-  const RedisConnection::Limits limits = {kPatience, MonotonicNow() + kPatience};
+  const RedisConnection::Limits limits = Until(kPatience, kWriteLimit);
   return With<bool>(limits,
                     [&](RedisConnection& connection) -> absl::StatusOr<bool> {
                       ALUDEL_RETURN_IF_ERROR(FlushTo(connection, limits));
@@ -302,49 +353,77 @@ absl::Status RemoteTier::FlushTo(RedisConnection& connection, const RedisConnect
     fields = uncleared_;
   }
   for (const std::string& field : fields) {
-    ALUDEL_ASSIGN_OR_RETURN(const RedisReply reply,
-                            connection.Call({"HINCRBY", names_.cleared(), field, "1"}, limits));
-    ALUDEL_RETURN_IF_ERROR(Expect(reply, RedisReply::Kind::kInteger));
+    ALUDEL_RETURN_IF_ERROR(CountUp(connection, field, limits));
     absl::MutexLock lock(&mutex_);
     // Two threads may both have counted it up, which does no harm.
     if (const auto done = uncleared_.find(field); done != uncleared_.end()) uncleared_.erase(done);
   }
+  absl::MutexLock forget_lock(&forget_mutex_);
+  for (bool more = true; more;) {
+    ALUDEL_ASSIGN_OR_RETURN(more, ForgetSome(connection, limits));
+  }
   return absl::OkStatus();
 }
 
-absl::Status RemoteTier::Forget(const StoreTag& salt, const StoreTag& encoder,
-                                absl::Span<const ChunkKey> keys) {
-  const RedisConnection::Limits limits = {kPatience, MonotonicNow() + kWriteLimit};
-  return With<bool>(limits,
-                    [&](RedisConnection& connection) -> absl::StatusOr<bool> {
-                      ALUDEL_ASSIGN_OR_RETURN(const int64_t era, Era(connection, salt, encoder, limits));
-                      std::vector<std::string> names;
-                      for (const ChunkKey& key : keys) {
-                        names.push_back(names_.Chunk(era, key));
-                        names.push_back(names_.Stems(era, key));
-                      }
-                      ALUDEL_ASSIGN_OR_RETURN(const auto replies,
-                                              connection.Call(Commands("DEL", names), limits));
-                      for (const RedisReply& reply : replies) {
-                        ALUDEL_RETURN_IF_ERROR(Expect(reply, RedisReply::Kind::kInteger));
-                      }
-                      return true;
-                    })
-      .status();
+absl::Status RemoteTier::CountUp(RedisConnection& connection, const std::string& field,
+                                 const RedisConnection::Limits& limits) const {
+  const std::string any_chunk = names_.AnyChunk();
+  std::string cursor = "0";
+  for (;;) {
+    ALUDEL_ASSIGN_OR_RETURN(const RedisReply reply,
+                            connection.Call({"HINCRBY", names_.cleared(), field, "1"}, limits));
+    if (!absl::StartsWith(reply.text, "OOM")) return Expect(reply, RedisReply::Kind::kInteger);
+    ALUDEL_ASSIGN_OR_RETURN(
+        const RedisReply scan,
+        connection.Call({"SCAN", cursor, "MATCH", any_chunk, "COUNT", kScanBatch}, limits));
+    if (scan.list.size() != 2) return Unexpected(scan);
+    std::vector<std::string> names;
+    for (const RedisReply& name : scan.list[1].list) names.push_back(name.text);
+    ALUDEL_RETURN_IF_ERROR(connection.Call(Commands("DEL", names), limits).status());
+    cursor = scan.list[0].text;
+    if (cursor == "0" && names.empty()) return Unexpected(reply);  // what fills it is not ours
+  }
+}
+
+absl::StatusOr<bool> RemoteTier::ForgetSome(RedisConnection& connection,
+                                            const RedisConnection::Limits& limits) {
+  Unforgotten some;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (unforgotten_.empty()) return false;
+    const Unforgotten& all = unforgotten_.front();
+    const size_t count = std::min(kForgetBatch, all.keys.size());
+    some = {all.salt, all.encoder, {all.keys.end() - static_cast<ptrdiff_t>(count), all.keys.end()}};
+  }
+  ALUDEL_ASSIGN_OR_RETURN(const int64_t era, Era(connection, some.salt, some.encoder, limits));
+  std::vector<std::string> names;
+  for (const ChunkKey& key : some.keys) {
+    names.push_back(names_.Chunk(era, key));
+    names.push_back(names_.Stems(era, key));
+  }
+  ALUDEL_ASSIGN_OR_RETURN(const auto replies, connection.Call(Commands("DEL", names), limits));
+  for (const RedisReply& reply : replies) ALUDEL_RETURN_IF_ERROR(Expect(reply, RedisReply::Kind::kInteger));
+  absl::MutexLock lock(&mutex_);
+  std::vector<ChunkKey>& keys = unforgotten_.front().keys;
+  keys.resize(keys.size() - some.keys.size());
+  if (keys.empty()) unforgotten_.pop_front();
+  return true;
 }
 
 void RemoteTier::Watch() {
   absl::Duration retry = kFirstRetry;
-  absl::Time came_up = absl::InfinitePast();
+  absl::Time came_up = absl::InfinitePast();  // the connection that was not yet seen to be lost
+  bool waits = false;
   bool said = false;
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
       const auto woken = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !up_; };
       mutex_.Await(absl::Condition(&woken));
-      if (MonotonicNow() - came_up > kSteady && came_up != absl::InfinitePast()) retry = kFirstRetry;
+      const absl::Time lost = std::exchange(came_up, absl::InfinitePast());
+      if (lost != absl::InfinitePast() && MonotonicNow() - lost > options_.steady) retry = kFirstRetry;
       // Also after a loss: one that answers for a moment only is not to cost each time.
-      if (said || came_up != absl::InfinitePast()) {
+      if (std::exchange(waits, true)) {
         mutex_.AwaitWithTimeout(absl::Condition(&stopping_), retry);
         retry = std::min(2 * retry, kLastRetry);
       }
@@ -363,17 +442,22 @@ void RemoteTier::Watch() {
 }
 
 absl::Status RemoteTier::ComeUp() {
-  ALUDEL_ASSIGN_OR_RETURN(const SocketAddress address, ResolveAddress(options_.address));
-  const RedisConnection::Limits limits = {kPatience, MonotonicNow() + kPatience};
-  ALUDEL_ASSIGN_OR_RETURN(Connection connection,
-                          RedisConnection::Open(address, options_.username, options_.password, limits));
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, ResolveAddress(options_.address));
+  absl::StatusOr<Connection> connection = absl::UnavailableError("no address");
+  SocketAddress address;
+  for (size_t i = 0; i < addresses.size() && !connection.ok(); ++i) {
+    address = addresses[i];
+    connection =
+        RedisConnection::Open(address, options_.username, options_.password, Until(kPatience, kPatience));
+  }
+  ALUDEL_RETURN_IF_ERROR(connection.status());
   // What a look-up asks first: answered also by a user that may only do what a store does.
-  ALUDEL_RETURN_IF_ERROR(Era(*connection, {}, {}, limits).status());
-  ALUDEL_RETURN_IF_ERROR(FlushTo(*connection, limits));
-  WarnOfEviction(*connection, limits);
+  ALUDEL_RETURN_IF_ERROR(Era(**connection, {}, {}, Until(kPatience, kPatience)).status());
+  ALUDEL_RETURN_IF_ERROR(FlushTo(**connection, Until(kPatience, kWriteLimit)));
+  const absl::Status warned = WarnOfEviction(**connection, Until(kPatience, kPatience));
   absl::MutexLock lock(&mutex_);
   address_ = address;
-  free_.push_back(std::move(connection));
+  if (warned.ok()) free_.push_back(*std::move(connection));
   up_ = true;
   up_since_ = MonotonicNow();
   return absl::OkStatus();

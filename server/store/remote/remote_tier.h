@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <set>
 #include <string>
@@ -27,8 +29,9 @@ namespace aludel {
 // its memory limit and eviction, and `ttl` since a server last wrote or used a chunk.
 //
 // A remote that fails, or is silent for `silence`, is down: then usable() is false, calls fail at once, and
-// a thread of its own connects again, after 100 ms at first and then with an interval that doubles up to 5 s. So a hang
-// is paid for once and not by each request. Calls block, for threads that may; thread-safe.
+// a thread of its own connects again, after 100 ms at first and then with an interval that doubles up to 5 s, until one
+// has lasted for `steady`. So a hang is paid for once and not by each request. One that answers but takes too long for
+// its caller stays up: that costs a connection. Calls block, for threads that may; thread-safe.
 class RemoteTier {
  public:
   struct Options {
@@ -37,6 +40,7 @@ class RemoteTier {
     std::string password;  // "": none is asked for
     absl::Duration ttl = absl::Hours(24);
     absl::Duration silence = absl::Milliseconds(5);
+    absl::Duration steady = absl::Seconds(10);
     StoreKey producer = {};
   };
   // The chunks that follow one another, each with its number of tokens.
@@ -47,11 +51,13 @@ class RemoteTier {
     };
     int64_t era = 0;
     std::vector<Chunk> chunks;
+    bool in_part = false;  // there was no time to look for more
   };
   // No larger record is written.
   static constexpr size_t kMaxRecordBytes = 128 << 20;
 
   explicit RemoteTier(Options options);
+  // After Stop.
   ~RemoteTier();
   RemoteTier(const RemoteTier&) = delete;
   RemoteTier& operator=(const RemoteTier&) = delete;
@@ -61,21 +67,29 @@ class RemoteTier {
   absl::Time up_since() const ABSL_LOCKS_EXCLUDED(mutex_);
   const Options& options() const { return options_; }
 
-  // The longest run behind `before` that `rest` begins with, or what of it is known when half of the time is over.
+  // Calls fail from now on, and those under way soon.
+  void Stop() { stop_ = true; }
+
+  // The longest run behind `before` that `rest` begins with, or what of it can be known by `until`, by the time that one
+  // round trip takes.
   absl::StatusOr<Run> Find(const ChunkKey& before, const StoreTag& salt, const StoreTag& encoder,
                            absl::Span<const int32_t> rest, absl::Time until);
   // NotFound where it is there no more; DataLoss where it is not a record of this key.
   absl::StatusOr<LoadedChunk> Load(int64_t era, const ChunkKey& key);
-  // Writes it, or has it live for another `ttl` where it is there; returns the bytes written.
+  // What Load refused is there no more, for any server.
+  absl::Status Drop(int64_t era, const ChunkKey& key);
+  // Writes it, or has it live for another `ttl` where it is there and not to be replaced; returns the bytes written.
   // ResourceExhausted: the remote has no room, or refuses.
-  absl::StatusOr<size_t> Write(ChunkMeta meta, absl::Span<const absl::Span<const uint8_t>> payloads);
+  absl::StatusOr<size_t> Write(ChunkMeta meta, absl::Span<const absl::Span<const uint8_t>> payloads,
+                               bool replace = false);
 
   // What matches is found no more by any server, however much of it there is: a new era begins for it. From this call
   // on usable() is false until the remote has taken note, which Flush does, or a later connection.
   void BeginEra(const StoreFilter& filter);
+  // As BeginEra, of these chunks: they are there no more, and nothing is found behind them by those that do not write
+  // them again.
+  void BeginForget(const StoreTag& salt, const StoreTag& encoder, std::vector<ChunkKey> keys);
   absl::Status Flush();
-  // These chunks are there no more, and nothing is found behind them by those that do not write them again.
-  absl::Status Forget(const StoreTag& salt, const StoreTag& encoder, absl::Span<const ChunkKey> keys);
 
  private:
   using Connection = std::unique_ptr<RedisConnection>;
@@ -86,6 +100,9 @@ class RemoteTier {
   // Runs `work` with a connection; an error of it but those that speak of one chunk takes the remote down.
   template <typename T, typename Work>
   absl::StatusOr<T> With(const RedisConnection::Limits& limits, const Work& work);
+  // Has the chunk, and the sets through which it is found, live for another `ttl`.
+  absl::Status Renew(RedisConnection& connection, int64_t era, const ChunkEntry& entry,
+                     const RedisConnection::Limits& limits) const;
   absl::StatusOr<int64_t> Era(RedisConnection& connection, const StoreTag& salt, const StoreTag& encoder,
                               const RedisConnection::Limits& limits) const;
   // The longest chunk behind `before` that `rest` begins with; of 0 tokens: none.
@@ -97,6 +114,13 @@ class RemoteTier {
                         const RedisConnection::Limits& limits) const;
   absl::Status FlushTo(RedisConnection& connection, const RedisConnection::Limits& limits)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Counts the field up; where the remote has no room for that, it goes without some chunks.
+  absl::Status CountUp(RedisConnection& connection, const std::string& field,
+                       const RedisConnection::Limits& limits) const;
+  // A part of what is to be forgotten. False: that was all.
+  absl::StatusOr<bool> ForgetSome(RedisConnection& connection, const RedisConnection::Limits& limits)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  RedisConnection::Limits Until(absl::Duration silence, absl::Duration limit) const;
   void GoDown(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void Watch();
   absl::Status ComeUp();
@@ -106,11 +130,19 @@ class RemoteTier {
   mutable absl::Mutex mutex_;
   bool up_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> stop_{false};
   absl::Time up_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   SocketAddress address_ ABSL_GUARDED_BY(mutex_);
   std::vector<Connection> free_ ABSL_GUARDED_BY(mutex_);  // as many as ever were used at once, at most
   std::multiset<std::string> uncleared_ ABSL_GUARDED_BY(mutex_);  // fields that are to be counted up
-  std::thread watch_;                                             // last: it uses the rest
+  struct Unforgotten {
+    StoreTag salt = {};
+    StoreTag encoder = {};
+    std::vector<ChunkKey> keys;
+  };
+  std::list<Unforgotten> unforgotten_ ABSL_GUARDED_BY(mutex_);
+  absl::Mutex forget_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // one forgets at a time
+  std::thread watch_;                                      // last: it uses the rest
 };
 
 }  // namespace aludel

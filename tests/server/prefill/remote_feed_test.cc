@@ -21,8 +21,9 @@ using ::testing::ElementsAre;
 struct Fed {
   explicit Fed(const std::string& text) : prompt(Letters(text)) {}
 
-  void Start(const PrefixFeed::Context& context, const CodecSpec& codec) {
-    const PrefixFeed::Prompt what{&codec, "", prompt, absl::InfiniteDuration(), absl::Seconds(20)};
+  void Start(const PrefixFeed::Context& context, const CodecSpec& codec, bool stores = true) {
+    const PrefixFeed::Prompt what{
+        .codec = &codec, .tokens = prompt, .patience = absl::Seconds(20), .stores = stores};
     feed = std::make_shared<PrefixFeed>(context, what);
     feed->Start(
         sink, [](size_t) { return true; },
@@ -107,6 +108,29 @@ TEST_F(RemoteFeed, ParallelRequestsFetchAChunkOnce) {
   }
   EXPECT_EQ(store->stats().remote.loads, 3u);
   EXPECT_EQ(store->stats().hits, 10u);
+}
+
+// Another run stores a part while the remote is asked: what is sent of that is not sent again, wherever it ends.
+TEST_F(RemoteFeed, WhatWasStoredWhileTheRemoteWasAskedIsSentOnce) {
+  StoreElsewhere("abcdefghijkl");
+  const auto sends = [&](int64_t stored) {
+    const auto store = Open();
+    redis_.Freeze();
+    Fed fed("abcdefghijkl");
+    fed.Start({store.get(), &flights_, &timer_}, codec_, /*stores=*/false);
+    StorePosition at = store->Begin(codec_, "");
+    EXPECT_TRUE(store->Put(fed.prompt, stored, LetterFrames(fed.prompt, 0, stored), &at));
+    redis_.Thaw();
+    const auto sent = fed.Result();
+    EXPECT_TRUE(sent.ok());
+    EXPECT_EQ(sent->end.tokens, stored == 4 ? 12 : stored);
+    EXPECT_EQ(store->stats().memory.hit_tokens, stored);
+    EXPECT_EQ(store->stats().remote.hit_tokens, stored == 4 ? 8 : 0);
+    return fed.SentTokens();
+  };
+  EXPECT_THAT(sends(4), ElementsAre(0, 0, 4, 4, 8, 8));
+  EXPECT_THAT(sends(6), ElementsAre(0, 0)) << "nothing at the remote follows it";
+  EXPECT_THAT(sends(12), ElementsAre(0, 0));
 }
 
 // What a request waits in vain is bounded, and only those wait that are under way when the remote falls silent. Of

@@ -1,5 +1,10 @@
 // Stores that share a remote: a real redis-server, which hangs, dies, is full and lies.
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <future>
 #include <memory>
 
@@ -82,7 +87,7 @@ class RemoteStore : public ::testing::Test {
   static RedisReply Ask(const RedisProcess& redis, const RedisCommand& command) {
     const RedisConnection::Limits limits = {absl::Seconds(10), MonotonicNow() + absl::Seconds(10)};
     const auto address = ResolveAddress(redis.address());
-    const auto connection = RedisConnection::Open(*address, "", "", limits);
+    const auto connection = RedisConnection::Open(address->front(), "", "", limits);
     EXPECT_TRUE(connection.ok()) << connection.status();
     const auto reply = (*connection)->Call(command, limits);
     EXPECT_TRUE(reply.ok()) << reply.status();
@@ -185,6 +190,67 @@ TEST_F(RemoteStore, DamagedAndForeignValuesAreMisses) {
   EXPECT_EQ(FetchTokens(*second, text), 4);
 }
 
+TEST_F(RemoteStore, ADamagedValueIsReplaced) {
+  const auto first = Open(redis_);
+  Share(*first, "abcd");
+  const std::string name = Ask(redis_, {"KEYS", "*:chunk:*"}).list[0].text;
+  Ask(redis_, {"SET", name, "nonsense"});
+  const auto second = Open(redis_);
+  EXPECT_EQ(FetchTokens(*second, "abcd"), 0);
+  EXPECT_EQ(Ask(redis_, {"EXISTS", name}).integer, 0) << "others need not read it";
+  Share(*second, "abcd");
+  EXPECT_EQ(FetchTokens(*Open(redis_), "abcd"), 4);
+}
+
+TEST_F(RemoteStore, WhatWasTooOldIsReplacedByWhatIsMadeInItsPlace) {
+  Share(*Open(redis_), "abcd");
+  const std::string name = Ask(redis_, {"KEYS", "*:chunk:*"}).list[0].text;
+  const std::string old = Ask(redis_, {"GET", name}).text;
+  absl::SleepFor(absl::Milliseconds(30));
+  const auto second = Open(redis_);
+  const auto chunks = FindChunks(*second, "abcd", "", absl::Milliseconds(20));
+  ASSERT_EQ(chunks.size(), 1u);
+  ASSERT_EQ(Load(*second, chunks[0], "abcd"), nullptr);
+  Share(*second, "abcd");
+  EXPECT_NE(Ask(redis_, {"GET", name}).text, old);
+}
+
+TEST_F(RemoteStore, ReadingHasAChunkLiveOn) {
+  Share(*Open(redis_), "abcd");
+  const RedisReply names = Ask(redis_, {"KEYS", "*:*:*:*"});
+  ASSERT_EQ(names.list.size(), 3u);
+  for (const RedisReply& name : names.list) Ask(redis_, {"EXPIRE", name.text, "100"});
+  EXPECT_EQ(FetchTokens(*Open(redis_), "abcd"), 4);
+  for (const RedisReply& name : names.list) {
+    EXPECT_GT(Ask(redis_, {"TTL", name.text}).integer, 86000) << name.text;
+  }
+}
+
+TEST_F(RemoteStore, ALookUpDoesNotWaitForReads) {
+  Share(*Open(redis_), "abcd");
+  const auto store = Open(redis_);
+  const auto chunks = FindChunks(*store, "abcd");
+  ASSERT_EQ(chunks.size(), 1u);
+  std::promise<void> release;
+  const auto released = release.get_future().share();
+  constexpr int kReads = 16;
+  std::vector<std::promise<void>> read(kReads);
+  for (auto& one : read) {
+    store->Load(
+        chunks[0], Letters("abcd"), [&one](const StoredFrames&) { one.set_value(); },
+        [released] {
+          released.wait();
+          return true;
+        });
+  }
+  auto found = std::async(std::launch::async, [&] { return FindChunks(*store, "abcd").size(); });
+  const bool in_time = found.wait_for(std::chrono::seconds(5)) == std::future_status::ready;
+  release.set_value();
+  EXPECT_TRUE(in_time);
+  EXPECT_EQ(found.get(), 1u);
+  for (auto& one : read) one.get_future().wait();
+}
+
 TEST_F(RemoteStore, AChunkThatWentSinceItWasFoundIsAMiss) {
   Share(*Open(redis_), "abcd");
   const auto store = Open(redis_);
@@ -249,7 +315,12 @@ TEST_F(RemoteStore, WhatIsThereIsNotWrittenTwice) {
   const auto second = Open(redis_);  // which computed it by itself
   Share(*second, "abcdefgh");
   EXPECT_EQ(second->stats().remote.written_bytes, 0u);
-  EXPECT_GT(Ask(redis_, {"TTL", Ask(redis_, {"KEYS", "*:chunk:*"}).list[0].text}).integer, 86000);
+  const std::string name = Ask(redis_, {"KEYS", "*:chunk:*"}).list[0].text;
+  Ask(redis_, {"EXPIRE", name, "100"});
+  const auto third = Open(redis_);
+  Share(*third, "abcdefgh");
+  EXPECT_EQ(third->stats().remote.written_bytes, 0u);
+  EXPECT_GT(Ask(redis_, {"TTL", name}).integer, 86000);
 }
 
 TEST_F(RemoteStore, AClearIsForAllServers) {
@@ -301,7 +372,80 @@ TEST_F(RemoteStore, AClearThatTheRemoteDoesNotHearIsAnErrorAndMadeUpFor) {
   EXPECT_EQ(FetchTokens(*Open(redis_), "abcd"), 0);
 }
 
-TEST(RemoteStoreLimits, ARemoteThatIsFullRefusesAndIsStillRead) {
+TEST_F(RemoteStore, AClearOfAPromptThatTheRemoteDoesNotHearIsMadeUpFor) {
+  const auto first = Open(redis_);
+  Share(*first, "abcdefgh");
+  StorePosition at = first->Begin(FakeSpec(), "");
+  first->Peek(Letters("abcd"), &at);
+  redis_.Freeze();
+  std::promise<absl::Status> cleared;
+  first->ClearSome({.from = at.key}, [&](const absl::Status& status) { cleared.set_value(status); });
+  EXPECT_FALSE(first->stats().remote.open) << "what is to be cleared could still be read";
+  EXPECT_FALSE(cleared.get_future().get().ok());
+  redis_.Thaw();
+  ASSERT_TRUE(AwaitOpen(*first));
+  EXPECT_EQ(FetchTokens(*first, "abcdefgh"), 0);
+  EXPECT_EQ(FetchTokens(*Open(redis_), "abcdefgh"), 0);
+}
+
+// A look-up whose time was spent in a queue says nothing of the remote.
+TEST_F(RemoteStore, ALookUpWithoutTimeLeavesTheRemoteInUse) {
+  RemoteTier tier({.address = redis_.address(), .silence = kPatience});
+  ASSERT_TRUE(Await([&] { return tier.usable(); }));
+  const std::vector<int32_t> prompt = Letters("abcd");
+  for (const absl::Duration left : {absl::Microseconds(50), absl::ZeroDuration(), -absl::Seconds(1)}) {
+    const auto run = tier.Find({}, {}, {}, prompt, MonotonicNow() + left);
+    ASSERT_TRUE(run.ok()) << run.status();
+    EXPECT_TRUE(run->chunks.empty());
+    EXPECT_TRUE(tier.usable());
+  }
+  EXPECT_TRUE(tier.Find({}, {}, {}, prompt, MonotonicNow() - absl::Seconds(1))->in_part);
+}
+
+// What listens there closes each connection.
+TEST_F(RemoteStore, ARemoteThatIsGoneIsTriedLessAndLessOften) {
+  RemoteTier tier({.address = redis_.address(), .silence = absl::Seconds(1), .steady = absl::ZeroDuration()});
+  ASSERT_TRUE(Await([&] { return tier.usable(); }));
+  redis_.Kill();
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  const int one = 1;
+  setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(redis_.port()))};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(listener, 64), 0);
+  EXPECT_FALSE(tier.Flush().ok() && tier.Drop(0, {}).ok());  // which finds out
+  int tries = 0;
+  for (const absl::Time end = MonotonicNow() + absl::Seconds(2); MonotonicNow() < end;) {
+    if (const int accepted = accept(listener, nullptr, nullptr); accepted >= 0) {
+      ++tries;
+      close(accepted);
+    }
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  close(listener);
+  EXPECT_GE(tries, 2);
+  EXPECT_LE(tries, 6) << "after 0.1, 0.3, 0.7 and 1.5 s";
+}
+
+TEST_F(RemoteStore, EachAddressOfANameIsTried) {
+  const RemoteTier tier({.address = absl::StrCat("localhost:", redis_.port()), .silence = kPatience});
+  EXPECT_TRUE(Await([&] { return tier.usable(); }));
+}
+
+// Without an end to what is on its way, a server could not be restarted.
+TEST_F(RemoteStore, CloseDoesNotWaitForARemoteThatHangs) {
+  auto store = Open(redis_);
+  ASSERT_TRUE(AwaitOpen(*store));
+  redis_.Freeze();
+  ASSERT_TRUE(PutLetters(*store, "abcdefghijkl"));
+  const absl::Time begun = MonotonicNow();
+  store = nullptr;
+  EXPECT_LT(MonotonicNow() - begun, absl::Seconds(10));
+  redis_.Thaw();
+}
+
+TEST(RemoteStoreLimits, ARemoteThatIsFullRefusesAndIsStillReadAndCleared) {
   const RedisProcess redis({"--maxmemory", "3mb", "--maxmemory-policy", "noeviction"});
   PrefixStore store({.producer = "base",
                      .memory_bytes = 64 << 20,
@@ -320,6 +464,9 @@ TEST(RemoteStoreLimits, ARemoteThatIsFullRefusesAndIsStillRead) {
   PutLetters(store, "ijklmnop");
   for (int i = 0; i < 4000 && store.stats().remote.refused == 0; ++i) absl::SleepFor(absl::Milliseconds(5));
   EXPECT_GT(store.stats().remote.refused, 0u);
+  EXPECT_TRUE(store.stats().remote.open);
+  const absl::Status cleared = ClearAndWait(store);
+  EXPECT_TRUE(cleared.ok()) << cleared;
   EXPECT_TRUE(store.stats().remote.open);
 }
 
