@@ -118,8 +118,7 @@ class PrefixStore {
   // How long FindRemote is worth waiting for: half of Remote::max_wait. The other half is for a remote that falls
   // silent while a chunk is read.
   absl::Duration remote_wait() const;
-  // A look-up or a read at the remote took so long that it is not waited for. As CountLateRead; each kind of work has its
-  // own row.
+  // A look-up or a read at the remote took so long that it is not waited for. As CountLateRead, each kind by itself.
   enum class RemoteWork : uint8_t { kFind, kLoad };
   void CountLateRemote(RemoteWork work);
   // Reads a chunk that is on disk or at the remote. `done` is called once, with null where it could not be read,

@@ -48,8 +48,8 @@ class RedisConnection {
     const std::atomic<bool>* stop = nullptr;
   };
 
-  // Connects, and authenticates where there is a password. Unavailable, DeadlineExceeded or Cancelled; PermissionDenied where the
-  // server does not take the password.
+  // Connects, and authenticates where there is a password. Unavailable, DeadlineExceeded or Cancelled; PermissionDenied
+  // where the server does not take the password.
   static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const SocketAddress& address,
                                                                const std::string& username,
                                                                const std::string& password,
@@ -66,8 +66,8 @@ class RedisConnection {
   struct Reader;
 
   explicit RedisConnection(int socket);
-  // Until the socket can be read or, with `writes`, written. What is there already is in time, however late it is looked
-  // for: this thread may have had no processor.
+  // Until the socket can be read or, with `writes`, written. What is there already is in time, however late it is
+  // looked for: this thread may have had no processor.
   absl::Status Wait(bool writes, absl::Time silent_since, const Limits& limits) const;
   // What the socket takes; true: something.
   absl::StatusOr<bool> Send(absl::string_view* bytes) const;

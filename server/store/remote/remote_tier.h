@@ -70,8 +70,8 @@ class RemoteTier {
   // Calls fail from now on, and those under way soon.
   void Stop() { stop_ = true; }
 
-  // The longest run behind `before` that `rest` begins with, or what of it can be known by `until`, by the time that one
-  // round trip takes.
+  // The longest run behind `before` that `rest` begins with, or what of it can be known by `until`, by the time that
+  // one round trip takes.
   absl::StatusOr<Run> Find(const ChunkKey& before, const StoreTag& salt, const StoreTag& encoder,
                            absl::Span<const int32_t> rest, absl::Time until);
   // NotFound where it is there no more; DataLoss where it is not a record of this key.
