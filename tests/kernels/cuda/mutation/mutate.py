@@ -4,8 +4,9 @@
     mutate.py --build build/release [--shard 1/4] [--file sample.cuh] [--quick] [--list] [--table FILE]
 
 A mutant is compiled into the tests that include its file, with the memory sanitizer and as a race detector (races.h); one is
-dead when a test fails, crashes, hangs or reports. equivalent.txt names those that change nothing, with the reason.
-Exit code 1: one survived that is not named there, or one that is named there is dead or no more.
+dead when a test fails, crashes, hangs or reports, which the same test must not do without it. equivalent.txt names those that
+change nothing, with the reason.
+Exit code 1: one survived that is not named there or does not compile, or one that is named there is dead or no more.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Dict, List, Set
+from typing import Dict, List, Set, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from mutants import Mutant, mutants_of, mutated  # noqa: E402
@@ -63,6 +64,7 @@ class Builder:
             if "/tests/kernels/cuda/" in one["file"]:
                 self.commands[one["file"].split("/tests/kernels/cuda/")[1]] = words
         self.links: Dict[str, List[str]] = {}
+        self.sound: Set[Tuple[str, str]] = set()
 
     def compile(self, source: str, to: Path, flags: List[str], overlay: Path) -> subprocess.CompletedProcess:
         words = [word for word in self.commands[source] if word not in ("-O3", "-g1", "-Werror", "-Wall", "-Wextra")]
@@ -97,13 +99,23 @@ class Builder:
             objects.append(str(to))
         return objects
 
-    def test(self, source: str, sanitizer: str, overlay: Path) -> str:
+    def kills(self, source: str, sanitizer: str, overlay: Path) -> str:
         """What kills the tests over `overlay`, or an empty text."""
+        if (source, sanitizer) not in self.sound:
+            nothing = self.work / "unmutated"
+            nothing.mkdir(exist_ok=True)
+            if said := self.test(source, sanitizer, nothing):
+                raise SystemExit(f"{source} fails without a mutant, {sanitizer}: {said}")
+            self.sound.add((source, sanitizer))
+        return self.test(source, sanitizer, overlay)
+
+    def test(self, source: str, sanitizer: str, overlay: Path) -> str:
+        """What becomes of the tests over `overlay`: an empty text where they pass."""
         made = self.work / "mutated.o"
         flags = [SANITIZERS[sanitizer]]
         done = self.compile(source, made, flags, overlay)
         if done.returncode != 0:
-            return "does not compile: " + next((line for line in done.stderr.splitlines() if "error" in line), "")
+            return DOES_NOT_COMPILE + next((line for line in done.stderr.splitlines() if "error" in line), "")
         program = self.work / "mutated_test"
         self.link(source, [str(made), *self.simulator(sanitizer)], program, flags)
         words = [str(program), "--gtest_brief=1", "--gtest_fail_fast"]
@@ -128,6 +140,7 @@ class Builder:
 
 
 LIMIT_S = 240
+DOES_NOT_COMPILE = "does not compile: "
 
 
 def included(source: Path, seen: Set[str]) -> Set[str]:
@@ -175,7 +188,7 @@ def fate(builder: Builder, mutant: Mutant, tests: Dict[str, Set[str]], overlay: 
             for source, headers in tests.items():
                 if mutant.file not in headers:
                     continue
-                killed = builder.test(source, sanitizer, overlay)
+                killed = builder.kills(source, sanitizer, overlay)
                 if killed:
                     return f"{killed} ({Path(source).stem}, {sanitizer})"
         return ""
@@ -196,7 +209,8 @@ def main() -> int:
     reasons = equivalent()
     names = {mutant.name for mutant in mutants}
     stale = [name for name in reasons if name not in names]
-    for name in stale + [name for name in QUICK if name not in names]:
+    stale += [name for name in QUICK if name not in names]
+    for name in stale:
         print(f"named, and there is no such mutant: {name}")
     if stale:
         return 1
@@ -204,6 +218,9 @@ def main() -> int:
     chosen = [one for one in mutants if one.file.endswith(options.file)][index - 1::count]
     if options.quick:
         chosen = [one for one in mutants if one.name in QUICK]
+    if not chosen:
+        print("no mutant is chosen")
+        return 1
     done: Dict[str, str] = {}
     if options.table and options.table.exists():
         done = dict(line.split("\t", 1) for line in options.table.read_text().splitlines())
@@ -235,11 +252,11 @@ def main() -> int:
             elif mutant.name in reasons and said != "equivalent":
                 said = f"named as equivalent, but dead: {said}"
                 survivors.append(mutant.name)
-            elif said == "SURVIVED":
+            elif said == "SURVIVED" or said.startswith(DOES_NOT_COMPILE):
                 survivors.append(mutant.name)
             print(f"{i + 1}/{len(chosen)} {time.monotonic() - begin:.0f} s {mutant.name}: {said}", flush=True)
     for name in survivors:
-        print(f"SURVIVED {name}")
+        print(f"not killed: {name}")
     return 1 if survivors else 0
 
 
