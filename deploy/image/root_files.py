@@ -27,7 +27,7 @@ ACCOUNTS = {
 }
 LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64"}
 # Of the demo's codec: what servers choose by themselves. The others are for comparison (deploy/demo/RESULTS.md).
-SERVED = re.compile(r"^aludel-")
+SERVED = re.compile(r"^aludel-p2$")
 # What runtimes mount over, and where volumes go.
 FOLDERS = ("dev", "proc", "sys", "tmp", "etc", "var/lib/aludel/models")
 
