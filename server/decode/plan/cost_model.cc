@@ -91,6 +91,15 @@ CostModel::Parts CostModel::PartsOf(const Link& link, const Format& format, int6
   return parts;
 }
 
+double CostModel::RestOf(const Link& link, const std::string& format, bool whole, int64_t tokens) {
+  for (const bool key : {whole, !whole}) {
+    const auto rest = link.rest.find({format, key});
+    if (rest == link.rest.end() || !rest->second.At(static_cast<double>(tokens))) continue;
+    return rest->second.SignedAt(static_cast<double>(tokens));
+  }
+  return 0;
+}
+
 std::optional<double> CostModel::PredictRemote(const Target& target, const std::string& format,
                                                absl::Span<const int32_t> prompt, absl::string_view salt,
                                                std::optional<int64_t> stored) const {
@@ -104,10 +113,7 @@ std::optional<double> CostModel::PredictRemote(const Target& target, const std::
   const auto tokens = static_cast<int64_t>(prompt.size());
   const int64_t cached = stored ? std::min(*stored, tokens) : CachedTokens(target.name, format, salt, prompt);
   const Parts parts = PartsOf(link->second, known->second, tokens, cached);
-  const auto rest = link->second.rest.find({format, cached == tokens});
-  const double more =
-      rest == link->second.rest.end() ? 0.0 : rest->second.SignedAt(static_cast<double>(tokens));
-  return queue + parts.With(more);
+  return queue + parts.With(RestOf(link->second, format, cached == tokens, tokens));
 }
 
 void CostModel::ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds& stages) {
@@ -167,7 +173,7 @@ void CostModel::ObserveOvertaken(const Target& target, const std::string& format
   const int64_t cached = CachedTokens(target.name, format, salt, prompt);
   const Parts parts = PartsOf(link->second, known->second, tokens, cached);
   CostFit& rest = link->second.rest[{format, cached == tokens}];
-  const double expected = parts.With(rest.SignedAt(static_cast<double>(tokens)));
+  const double expected = parts.With(RestOf(link->second, format, cached == tokens, tokens));
   // How long it would have taken is not known: as long as it was waited for, at least. That may be less than
   // what is expected, and says nothing then.
   const double waited = std::min(absl::ToDoubleSeconds(now - begin), kSurprise * expected);

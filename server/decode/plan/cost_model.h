@@ -135,6 +135,9 @@ class CostModel {
   };
   Parts PartsOf(const Link& link, const Format& format, int64_t tokens, int64_t cached) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Link::rest; of prompts that were not cached `whole` alike, or that were, where nothing is known of these: a slow link is slow
+  // for both.
+  static double RestOf(const Link& link, const std::string& format, bool whole, int64_t tokens);
   // That it comes over.
   const LinkEstimate& RateOf(const Link& link) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -74,6 +74,14 @@ std::vector<int32_t> Prompt(int64_t tokens, int32_t first = 0) {
   return prompt;
 }
 
+TEST(CostModel, WhatASlowLinkTookIsExpectedOfStoredPromptsToo) {
+  const World slow{.link = 1e5};
+  CostModel model;
+  slow.Show(model, "raw", Prompt(400));  // one says nothing of the link's rate yet
+  EXPECT_NEAR(*model.PredictRemote({.name = "a"}, "raw", Prompt(400, 9000), "", /*stored=*/400),
+              slow.Ttft(400), .2 * slow.Ttft(400));
+}
+
 TEST(CostModel, OneSlowPrefillSaysLittleAndManySayAll) {
   CostModel model;
   const auto observe = [&](double seconds) {
