@@ -33,7 +33,7 @@ struct LayerGate {
 
 // Operations of a layer in fewer pieces than Ops has them, for steps of few rows, where launches and their gaps take as long
 // as memory. The Ops of a device that has them is one of these, too. As Ops in all else; results are those of the operations
-// that they stand for, to the bit where those take the same way.
+// that they stand for, but for the order of sums.
 class FusedDecode {
  public:
   virtual ~FusedDecode() = default;

@@ -196,8 +196,8 @@ class PrefixStore {
   void Write(const DiskWrite& write);
   // Whether the chunk is still worth its write.
   bool IsWanted(const DiskWrite& write) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For a record of so many bytes and entries in the footer. False: there is none. An error: what should go could not be
-  // removed.
+  // For a record of so many bytes and entries in the footer. False: there is none. An error: what should
+  // go could not be removed.
   absl::StatusOr<bool> MakeRoom(uint64_t record_bytes, size_t entries = 1)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);
   absl::StatusOr<DiskPlace> Append(const DiskWrite& write) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);

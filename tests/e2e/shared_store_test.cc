@@ -23,8 +23,8 @@ constexpr char kComputed[] = "aludel_engine_events_total{event=\"prompt_token\",
 
 class SharedStore : public ::testing::Test {
  protected:
-  // A fleet of its own with a memory of its own. Machines that test are busy: a look-up may take long where it is to
-  // succeed.
+  // A fleet of its own with a memory of its own. Machines that test are busy: a look-up may take long where
+  // it is to succeed.
   std::unique_ptr<Fleet> StartFleet(int max_wait_ms, const std::string& store = "") const {
     FleetOptions options;
     options.decode_model = "deploy/demo/chat";

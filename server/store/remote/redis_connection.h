@@ -37,8 +37,8 @@ using RedisCommand = std::vector<absl::string_view>;
 
 // One connection to a Valkey or Redis server, whose protocol (RESP 2) is hiredis's business. Sockets and waiting are
 // here, so that every wait has two ends: a moment, and a time without a byte in either direction. Blocks; for one
-// thread at a time. After any error but the server's own (RedisReply::Kind::kError) it is of no use: replies are
-// missing.
+// thread at a time. After any error but the server's own (RedisReply::Kind::kError) it is of no
+// use: replies are missing.
 class RedisConnection {
  public:
   struct Limits {
