@@ -18,10 +18,11 @@ struct AngleRows {
   std::vector<std::pair<int64_t, int64_t>> positions;  // first and count of every sequence
   std::vector<float> cosine, sine;                     // [rows, half]
 
-  // False where they are already there.
+  // False where they are already there, perhaps with others behind them: of a step with rows that only read, every layer
+  // asks for the writers' and then for all.
   bool Reset(const RopeTable& rope, absl::Span<const SequenceRows> sequences) {
     const auto asked = [](const SequenceRows& s) { return std::make_pair(s.position_begin, s.rows); };
-    const bool same = factor == rope.attention_factor && positions.size() == sequences.size() &&
+    const bool same = factor == rope.attention_factor && positions.size() >= sequences.size() &&
                       absl::MakeConstSpan(frequency) == rope.inverse_frequency &&
                       std::equal(sequences.begin(), sequences.end(), positions.begin(),
                                  [&](const SequenceRows& s, const auto& p) { return asked(s) == p; });

@@ -45,6 +45,8 @@ constexpr Shape kShapes[] = {
      false, false, false},
     {"mistral-7b", "MistralForCausalLM", "mistral", 32, 4096, 14336, 32, 8, 128, 32768, 1e6, 0, 32768, 1e-5,
      false, false, false},
+    {"smollm2-135m", "LlamaForCausalLM", "llama", 30, 576, 1536, 9, 3, 64, 49152, 1e5, 0, 8192, 1e-5, true,
+     false, false},
     {"qwen2-0.5b", "Qwen2ForCausalLM", "qwen2", 24, 896, 4864, 14, 2, 64, 151936, 1e6, 0, 32768, 1e-6, true,
      true, false},
     {"qwen2-7b", "Qwen2ForCausalLM", "qwen2", 28, 3584, 18944, 28, 4, 128, 152064, 1e6, 0, 32768, 1e-6, false,

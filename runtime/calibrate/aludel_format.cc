@@ -161,8 +161,12 @@ absl::StatusOr<std::string> SaveFormat(const AludelJob& job, const std::optional
   format.kind = ArtifactKind::kAludel;
   format.aludel = outcome.chosen.shape;
   ALUDEL_RETURN_IF_ERROR(FillNotes(job, extended, outcome, &format));
-  ALUDEL_ASSIGN_OR_RETURN(format.encoder, writer.AddEncoder(name, outcome.chosen.encoder));
-  if (extended != nullptr) {
+  if (extended == nullptr) {
+    ALUDEL_ASSIGN_OR_RETURN(format.encoder, writer.AddEncoder(name, outcome.chosen.encoder));
+  } else {
+    // Its very bytes, by whose hash frames are known: written anew, equal numbers may be another file.
+    ALUDEL_RETURN_IF_ERROR(writer.Keep(*old, extended->encoder));
+    format.encoder = extended->encoder;
     ALUDEL_RETURN_IF_ERROR(KeepOtherDecoders(*old, *extended, models, &format, &writer));
   }
   ALUDEL_RETURN_IF_ERROR(AddDecoders(job, models, outcome.chosen, &format, &writer));

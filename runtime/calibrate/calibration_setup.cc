@@ -37,21 +37,40 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> LoadPrompts(const CalibrateJob
                                                               const ModelConfig& config) {
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<Question> questions, LoadQuestions(data, most));
   ALUDEL_ASSIGN_OR_RETURN(const PromptWriter writer,
-                          PromptWriter::Load(ModelPath::Parse(job.consumers.front()).base));
-  if (std::all_of(questions.begin(), questions.end(), [](const Question& q) { return q.text.empty(); })) {
+                          PromptWriter::Load(ModelPath::Parse(job.consumers.front())));
+  if (std::all_of(questions.begin(), questions.end(), [](const Question& q) { return q.is_chat(); })) {
     PrintLine(absl::StrCat("warning: ", data,
                            " holds no {\"text\": ...} lines; codes fitted to chats alone may "
                            "ruin plain text, program code and other languages"));
   }
+  if (writer.has_template_of_adapter()) {
+    PrintLine(
+        "note: prompts are written with the chat template in the adapter's directory; one of several "
+        "`adapters` of a "
+        "decode server is served with its base's");
+  }
   std::vector<std::vector<int32_t>> prompts;
+  int64_t left_out = 0;
   for (const Question& question : questions) {
     ALUDEL_ASSIGN_OR_RETURN(std::vector<int32_t> ids, writer.Write(question));
-    if (static_cast<int64_t>(ids.size()) + job.scd.max_answer_tokens > config.max_positions) {
+    const bool fits = static_cast<int64_t>(ids.size()) + job.scd.max_answer_tokens <= config.max_positions;
+    // Of traffic that was captured, some is at the end of what the model holds.
+    if (!question.ids.empty() && (!fits || ids.size() < 2)) {
+      ++left_out;
+      continue;
+    }
+    if (!fits) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("%s: prompt %d has %d tokens, the models hold %d with an answer of %d", data,
-                          prompts.size() + 1, ids.size(), config.max_positions, job.scd.max_answer_tokens));
+          absl::StrFormat("%s: a prompt of %d tokens, the models hold %d with an answer of %d",
+                          question.origin, ids.size(), config.max_positions, job.scd.max_answer_tokens));
     }
     prompts.push_back(std::move(ids));
+  }
+  if (left_out > 0) {
+    PrintLine(
+        absl::StrFormat("%s: %d prompts of ids are left out, too short or too long for the models with an "
+                        "answer of %d tokens",
+                        data, left_out, job.scd.max_answer_tokens));
   }
   return prompts;
 }

@@ -29,10 +29,10 @@ and writes an artifact directory: per format one encoder for the prefill server,
 the decode servers. Point both servers' `codec` at that directory.
 
   aludel-calibrate --producer base --consumer chat --data calibration.jsonl --out codec
-  aludel-calibrate --producer base --consumer json --data calibration.jsonl --out codec --add
+  aludel-calibrate --producer base --consumer base+json --data calibration.jsonl --out codec --add
 
-Prompts are lines of {"context": ..., "question": ...}, rendered with the first consumer's chat template, and of
-{"text": ...}; use what is like the traffic you expect and several kinds of text, a few hundred prompts or more. The
+Prompts are lines of {"context": ..., "question": ...} or {"messages": [...]} (OpenAI's batch files, too), rendered with
+the first consumer's chat template, of {"text": ...}, and of {"ids": [...]}, which a gateway's `capture` writes; use what is like the traffic you expect and several kinds of text, a few hundred prompts or more. The
 second command adds a consumer without touching the encoder, so running prefill servers and their cached frames stay
 valid.
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -89,8 +90,37 @@ class Evaluation {
     for (const FormatUnderTest& format : pair_->formats()) names.push_back(format.name);
     tally_.emplace(std::move(names), job_.seed);
     ppl_.resize(pair_->formats().size());
+    LeaveOut();
+    if (questions_.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--qa ", job_.qa, ": none of its prompts fits the model"));
+    }
     ALUDEL_ASSIGN_OR_RETURN(meter_, LayerErrorMeter::Create(pair_->consumer(), pair_->consumer_pool()));
     return absl::OkStatus();
+  }
+
+  // Of captured traffic some is at the end of what the model holds; and nothing says what was wanted.
+  void LeaveOut() {
+    const auto room = pair_->consumer().config().max_positions - job_.max_answer_tokens;
+    const size_t all = questions_.size();
+    std::erase_if(questions_, [&](const Question& question) {
+      const auto tokens = static_cast<int64_t>(question.ids.size());
+      return tokens > 0 && (tokens < 2 || tokens > room);
+    });
+    if (questions_.size() < all) {
+      std::fprintf(stderr,
+                   "--qa %s: %zu prompts of ids are left out, too short or too long for the model and an "
+                   "answer of %d tokens\n",
+                   job_.qa.c_str(), all - questions_.size(), static_cast<int>(job_.max_answer_tokens));
+    }
+    const auto open = std::count_if(questions_.begin(), questions_.end(),
+                                    [](const Question& question) { return question.answers.empty(); });
+    if (open > 0) {
+      std::fprintf(
+          stderr,
+          "--qa %s: %d of %zu prompts say no answer that is wanted: F1 and exact match count them as wrong\n",
+          job_.qa.c_str(), static_cast<int>(open), questions_.size());
+    }
   }
 
   // What the records of this evaluation depend on, as one line.
@@ -188,8 +218,9 @@ class Evaluation {
     const auto plain = [&](const std::vector<int32_t>& tokens) {
       return pair_->writer().tokenizer().Decode(tokens, /*skip_special_tokens=*/true);
     };
+    const Question& asked = questions_[question];
     Example example{.number = static_cast<int64_t>(question) + 1,
-                    .prompt = EndOf(questions_[question].Message()),
+                    .prompt = EndOf(asked.ids.empty() ? asked.Message() : plain(asked.ids)),
                     .oracle = plain(record.answer),
                     .oracle_f1 = record.f1};
     for (const FormatRecord& format : record.formats) {

@@ -32,8 +32,9 @@ format is decoded from its serialized frames. The zero-byte controls of the arti
 
   aludel-eval --producer base --consumer chat --codec codec --qa questions.jsonl --formats all --out report
 
-Questions are lines of {"context": ..., "question": ..., "answers": [...]}. Writes report.json, report.md and report.html,
-and records.jsonl question by question, from which --resume goes on.)";
+Questions are lines of {"context": ..., "question": ..., "answers": [...]}, of {"messages": [...]} as in OpenAI's batch
+files, or of {"ids": [...]}, which a gateway's `capture` writes. Writes report.json, report.md and report.html, and
+records.jsonl question by question, from which --resume goes on.)";
 
 // As a shell would take it.
 std::string CommandLine(int argc, char** argv) {

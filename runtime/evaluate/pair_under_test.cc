@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<PairUnderTest>> PairUnderTest::Load(const Evaluat
                           Transformer::Load(device, ModelPath::Parse(job.producer), options));
   ALUDEL_ASSIGN_OR_RETURN(pair->consumer_,
                           Transformer::Load(device, ModelPath::Parse(job.consumer), options));
-  ALUDEL_ASSIGN_OR_RETURN(PromptWriter writer, PromptWriter::Load(ModelPath::Parse(job.consumer).base));
+  ALUDEL_ASSIGN_OR_RETURN(PromptWriter writer, PromptWriter::Load(ModelPath::Parse(job.consumer)));
   pair->writer_ = std::make_unique<PromptWriter>(std::move(writer));
   ALUDEL_RETURN_IF_ERROR(pair->OpenFormats(job));
   const int64_t tokens = pair->consumer_->config().max_positions;

@@ -8,8 +8,7 @@
 namespace aludel {
 
 // Names a model's files: a HuggingFace model directory, and the LoRA adapter (a directory in PEFT's layout)
-// that is merged into its weights when they are loaded. Config, tokenizer and chat template are always
-// the base's.
+// that is merged into its weights when they are loaded. Config and tokenizer are always the base's.
 struct ModelPath {
   // A directory's path is the path of a model without an adapter.
   ModelPath(std::string base_directory, std::string adapter_directory = "")  // NOLINT: meant as a conversion

@@ -72,13 +72,14 @@ struct Flags {
   LoadObjective objective;
 };
 
-std::string Body(const Flags& flags, const std::string& prompt, int64_t max_tokens) {
-  ordered_json body = {{"model", flags.model},
-                       {"stream", true},
-                       {"stream_options", {{"include_usage", true}}},
-                       {"temperature", 0},
-                       {"max_tokens", max_tokens},
-                       {"messages", ordered_json::array({{{"role", "user"}, {"content", prompt}}})}};
+ordered_json UserMessage(const std::string& prompt) {
+  return ordered_json::array({{{"role", "user"}, {"content", prompt}}});
+}
+
+std::string Body(const Flags& flags, ordered_json messages, int64_t max_tokens) {
+  ordered_json body = {
+      {"model", flags.model}, {"stream", true},           {"stream_options", {{"include_usage", true}}},
+      {"temperature", 0},     {"max_tokens", max_tokens}, {"messages", std::move(messages)}};
   // Ours alone: another's endpoint is sent nothing that it might refuse.
   if (!flags.fidelity.empty()) body["aludel"]["fidelity"] = flags.fidelity;
   if (!flags.format.empty()) body["aludel"]["format"] = flags.format;
@@ -113,7 +114,10 @@ absl::StatusOr<std::vector<LoadRequest>> PoissonRequests(const Flags& flags) {
   std::vector<Question> questions;
   if (!flags.qa.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(questions, LoadQuestions(flags.qa, 0));
-    if (questions.empty()) return absl::InvalidArgumentError(absl::StrCat(flags.qa, ": holds no questions"));
+    for (const Question& question : questions) {
+      if (question.ids.empty()) continue;
+      return absl::InvalidArgumentError(absl::StrCat(question.origin, ": ids cannot be sent as a chat"));
+    }
   }
   std::mt19937_64 random(static_cast<uint64_t>(flags.seed));
   std::exponential_distribution<double> gap(flags.rate);
@@ -123,8 +127,10 @@ absl::StatusOr<std::vector<LoadRequest>> PoissonRequests(const Flags& flags) {
   const int64_t count = flags.requests > 0 ? flags.requests : kPoissonRequests;
   for (int64_t i = 0; i < count; ++i) {
     const size_t at = static_cast<size_t>(i) % std::max<size_t>(1, questions.size());
-    const std::string prompt = questions.empty() ? MadeUpWords(kWords, random()) : questions[at].Message();
-    requests.push_back({arrival, Body(flags, prompt, flags.max_tokens), flags.max_tokens});
+    ordered_json messages = questions.empty()                  ? UserMessage(MadeUpWords(kWords, random()))
+                            : questions[at].messages.is_null() ? UserMessage(questions[at].Message())
+                                                               : questions[at].messages;
+    requests.push_back({arrival, Body(flags, std::move(messages), flags.max_tokens), flags.max_tokens});
     arrival += gap(random);
   }
   return requests;
@@ -193,8 +199,8 @@ absl::StatusOr<std::vector<LoadRequest>> TraceRequests(const Flags& flags) {
       const auto seed = static_cast<uint64_t>(flags.seed + request.line);
       ALUDEL_ASSIGN_OR_RETURN(prompt, MadeUpPrompt(tokenizer.get(), request.input_tokens, seed));
     }
-    requests.push_back(
-        {(request.arrival - trace.front().arrival) / flags.speed, Body(flags, prompt, tokens), tokens});
+    requests.push_back({(request.arrival - trace.front().arrival) / flags.speed,
+                        Body(flags, UserMessage(prompt), tokens), tokens});
   }
   return requests;
 }

@@ -33,6 +33,7 @@ struct Flags {
   int64_t chunks = 16;
   int64_t lengths = 0;
   int64_t lookups = 20000;
+  bool lru = false;
 };
 
 CodecSpec Format() { return {.name = "bench", .shipped_layers = {true}}; }
@@ -106,7 +107,9 @@ absl::Status RunLengths(const Flags& flags, PrefixStore& store) {
 }
 
 absl::Status Run(const Flags& flags) {
-  PrefixStore store({.producer = "bench", .memory_bytes = size_t{1} << 40});
+  PrefixStore store({.producer = "bench",
+                     .memory_bytes = size_t{1} << 40,
+                     .eviction = flags.lru ? PrefixStore::Eviction::kLru : PrefixStore::Eviction::kUtility});
   const int64_t tokens = flags.chunk_tokens * flags.chunks;
   const int64_t prompts = std::max<int64_t>(1, flags.entries / flags.chunks);
   ProgressBar bar;
@@ -152,6 +155,7 @@ absl::Status StoreCommand(int argc, char** argv) {
   flags.Add("chunks", "N", &values.chunks, "of a prompt");
   flags.Add("lengths", "N", &values.lengths, "as many chunks again, of 1 to N tokens; 0: none");
   flags.Add("lookups", "N", &values.lookups, "of each kind");
+  flags.Add("lru", &values.lru, "what was used least recently goes first, in place of what is worth least");
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
   if (flags.help_asked()) {
     std::fputs(flags.Help().c_str(), stdout);

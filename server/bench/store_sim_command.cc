@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -19,7 +20,8 @@ constexpr char kUsage[] =
     R"(aludel-bench store-sim plays a trace to a simulated prefix store with several devices and formats: what a prompt waits for
 its cache, what the formats lose, and how much of the prompts each device had. Each format alone under LRU, under a decayed
 count of uses ("score") and under Belady's rule (which knows the future, and is no bound where there are several
-devices), and all of them placed by utility, for each worth of quality.
+devices), and all of them placed by utility, for each worth of quality: all at once ("utility"), and as a server does,
+move by move ("greedy").
 
   aludel-bench store-sim trace.jsonl --format raw:114688:0:0 --format scd:7168:0.01:2e-6 --device memory:8e9:2e10
       --device disk:64e9:2e9 --kl-seconds 0 --kl-seconds 0.001
@@ -32,6 +34,7 @@ struct Flags {
   std::vector<std::string> formats;
   std::vector<std::string> devices;
   std::vector<std::string> kl_seconds;
+  std::vector<std::string> policies;
   double prefill_tokens = 10000;
   double half_life = 600;
   int64_t requests = 0;
@@ -104,7 +107,11 @@ absl::Status Run(const Flags& flags) {
   for (const StoreSimDevice& device : options.devices) absl::PrintF(" %s", device.name);
   absl::PrintF("\n");
   const std::vector<StoreSimFormat> formats = options.formats;
+  const auto is_asked_for = [&](const char* policy) {
+    return flags.policies.empty() || absl::c_linear_search(flags.policies, policy);
+  };
   for (const char* policy : {"lru", "score", "belady"}) {
+    if (!is_asked_for(policy)) continue;
     options.policy = policy;
     for (const StoreSimFormat& format : formats) {
       options.formats = {format};
@@ -112,12 +119,15 @@ absl::Status Run(const Flags& flags) {
     }
   }
   options.formats = formats;
-  options.policy = "utility";
-  for (const std::string& text : flags.kl_seconds) {
-    std::string name;
-    ALUDEL_ASSIGN_OR_RETURN(const std::vector<double> worth, Numbers(absl::StrCat("nat:", text), 1, &name));
-    options.kl_seconds = worth[0];
-    Print(absl::StrCat("utility, a nat ", text, " s"), SimulateStore(trace, options));
+  for (const char* policy : {"utility", "greedy"}) {
+    if (!is_asked_for(policy)) continue;
+    options.policy = policy;
+    for (const std::string& text : flags.kl_seconds) {
+      std::string name;
+      ALUDEL_ASSIGN_OR_RETURN(const std::vector<double> worth, Numbers(absl::StrCat("nat:", text), 1, &name));
+      options.kl_seconds = worth[0];
+      Print(absl::StrCat(policy, ", a nat ", text, " s"), SimulateStore(trace, options));
+    }
   }
   return absl::OkStatus();
 }
@@ -131,6 +141,8 @@ absl::Status StoreSimCommand(int argc, char** argv) {
   flags.AddList("format", "TEXT", &values.formats, "a format that entries may have");
   flags.AddList("device", "TEXT", &values.devices, "where entries may be");
   flags.AddList("kl-seconds", "N", &values.kl_seconds, "what a nat of loss on one token is worth");
+  flags.AddList("policy", "NAME", &values.policies,
+                "lru, score, belady, utility or greedy; none: all of them");
   flags.Add("prefill-tokens", "N", &values.prefill_tokens, "computed in a second");
   flags.Add("half-life", "N", &values.half_life, "seconds, of the count of an entry's uses");
   flags.Add("requests", "N", &values.requests, "of the trace, from its start; 0: all");

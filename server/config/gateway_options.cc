@@ -66,6 +66,9 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
       .routing = {.policy = config.routing().policy(),
                   .objective_ttft = absl::Milliseconds(config.routing().objective_ttft_ms()),
                   .cache_events = config.routing().cache_events()},
+      .capture = {.file = config.capture().file(),
+                  .max_bytes = static_cast<int64_t>(config.capture().max_bytes()),
+                  .share = config.capture().share()},
       .tracing = ReadTracing(root.Nested("tracing"), config.tracing()),
       .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
       .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms())};

@@ -41,6 +41,12 @@ struct RoutingOptions {
   bool cache_events = true;
 };
 
+struct CaptureOptions {
+  std::string file;  // "": nothing is captured
+  int64_t max_bytes = 0;
+  double share = 1;
+};
+
 struct GatewayOptions {
   std::string listen;
   LogOptions log;
@@ -73,6 +79,7 @@ struct GatewayOptions {
   int io_threads = 0;
   int handler_threads = 0;
   RoutingOptions routing;
+  CaptureOptions capture;
   TracingOptions tracing;
   GrpcTlsOptions grpc_tls;
   absl::Duration watchdog_timeout;

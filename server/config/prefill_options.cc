@@ -25,6 +25,7 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
       .transport = ReadTransport(root.Nested("transport"), config.transport(), config.listen()),
       .handoff_window_bytes = config.handoff_window_bytes(),
       .store = {.memory_bytes = config.store().memory_bytes(),
+                .by_utility = config.store().placement() == "utility",
                 .tenant_memory_bytes = config.store().tenant_memory_bytes(),
                 .control_token_sha256 = config.store().control_token_sha256(),
                 .pinned_bytes = config.store().pinned_bytes(),

@@ -18,6 +18,7 @@ namespace aludel {
 // The prefix store.
 struct StoreOptions {
   uint64_t memory_bytes = 0;         // 0: keeps nothing
+  bool by_utility = true;            // else: what was used least recently goes first
   uint64_t tenant_memory_bytes = 0;  // 0: no quota
   std::string control_token_sha256;  // 64 hexadecimal digits; "": no operator may control it
   uint64_t pinned_bytes = 0;

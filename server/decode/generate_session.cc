@@ -10,6 +10,7 @@
 #include "server/rpc/deadline.h"
 #include "server/rpc/rpc_fields.h"
 #include "server/rpc/rpc_status.h"
+#include "server/rpc/workflow_fields.h"
 #include "spdlog/spdlog.h"
 
 namespace aludel {
@@ -50,6 +51,7 @@ void GenerateSession::Start(const v1::GenerateRequest& request) {
   // Before anything logs or keeps them.
   absl::Status status = CheckRequestId(request.request_id());
   if (status.ok()) status = CheckCacheSalt(request.cache_salt());
+  if (status.ok() && request.has_workflow()) status = CheckWorkflow(request.workflow());
   if (status.ok()) request_id_ = request.request_id();
   cache_salt_ = context_.cache_epoch->Salt(request.cache_salt());
   {

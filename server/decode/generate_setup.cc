@@ -94,6 +94,7 @@ HandoffSpec MakeHandoffSpec(const DecodeContext& context, const v1::GenerateRequ
                       .deadline = deadline,
                       .patience = PatienceWith(plan, context.options->hedge)};
   if (request.has_max_staleness_ms()) handoff.max_staleness_ms = request.max_staleness_ms();
+  if (request.has_workflow()) handoff.workflow = request.workflow();
   handoff.wanted.format = plan.format;  // what the engine expects from now on
   if (plan.move) {
     handoff.move.silence = LateBy(plan.move->after, context.options->hedge);

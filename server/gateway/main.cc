@@ -17,6 +17,7 @@
 #include "server/config/run_server.h"
 #include "server/gateway/access/access.h"
 #include "server/gateway/access/api_keys.h"
+#include "server/gateway/access/traffic_capture.h"
 #include "server/gateway/front.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/openai/model/served_models.h"
@@ -218,10 +219,15 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
                 FleetOptions(options.routing));
   const std::vector<std::unique_ptr<TargetWatch>> watches = WatchTargets(options, &router);
   models.FindAdaptersWith([&router](const std::string& name) { return router.targets().BaseOf(name); });
+  TrafficCapture capture(
+      {.file = options.capture.file, .max_bytes = options.capture.max_bytes, .share = options.capture.share},
+      &metrics);
+  ALUDEL_RETURN_IF_ERROR(capture.Check());
   Gateway gateway({.completions = {.max_requests = options.max_requests,
                                    .request_timeout = options.request_timeout,
                                    .max_answer_bytes = options.max_answer_bytes,
-                                   .prefill_targets = options.prefill_targets},
+                                   .prefill_targets = options.prefill_targets,
+                                   .capture = &capture},
                    .cors_allowed_origins = options.cors_allowed_origins,
                    .serves_admin = options.admin_listen.empty(),
                    .trace_share = options.tracing.sample_share,

@@ -1,11 +1,13 @@
 #include "server/gateway/operator_api.h"
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "runtime/text/constrain/ordered_json.h"
 #include "server/gateway/openai/api_error.h"
 #include "server/gateway/openai/grpc_error.h"
 #include "server/gateway/openai/prompt.h"
@@ -23,6 +25,23 @@ using nlohmann::ordered_json;
 
 // For all decode servers to reset their caches; they wait less for their prefill servers.
 constexpr absl::Duration kResetTimeout = absl::Seconds(10);
+
+// What a query names as a prompt, as tokens: the text of a plain completion, or a chat's messages and tools.
+std::optional<ApiError> PromptOf(const ServedModel& model, const std::string& name, absl::string_view query,
+                                 std::vector<int32_t>* ids) {
+  ordered_json chat = {{"model", name}};
+  for (const char* field : {"messages", "tools"}) {
+    const auto value = QueryParameter(query, field);
+    if (!value) continue;
+    absl::StatusOr<ordered_json> parsed = ParseOrdered(*value);
+    if (!parsed.ok()) return FromStatus(field, parsed.status());
+    chat[field] = *std::move(parsed);
+  }
+  if (chat.contains("messages")) return TokenizeChat(model, chat, ids);
+  return TokenizeText(model, "prompt", QueryParameter(query, "prompt").value_or(""),
+                      /*add_special_tokens=*/true,
+                      /*joint=*/"", ids);
+}
 
 }  // namespace
 
@@ -79,13 +98,13 @@ HttpResponse OperatorApi::Routing(absl::string_view query) const {
   const std::string name = QueryParameter(query, "model").value_or(models_->all()[0]->name);
   const ServedModel* model = models_->Find(name);
   if (model == nullptr) return ModelNotFound(name).ToResponse();
-  const auto tokens = model->tokenizer->Encode(QueryParameter(query, "prompt").value_or(""), true);
-  if (!tokens.ok()) return FromGrpcStatus(ToGrpc(tokens.status())).ToResponse();
+  std::vector<int32_t> tokens;
+  if (auto error = PromptOf(*model, name, query, &tokens)) return error->ToResponse();
   const std::string salt = MakeCacheSalt(QueryParameter(query, "key").value_or(""),
                                          QueryParameter(query, "cache_salt").value_or(""));
-  const auto explanation = router_->Explain(model->name, name == model->name ? "" : name, salt, *tokens);
+  const auto explanation = router_->Explain(model->name, name == model->name ? "" : name, salt, tokens);
   if (!explanation) return ModelNotFound(name).ToResponse();
-  return JsonResponse(200, RoutingJson(name, static_cast<int64_t>(tokens->size()), *explanation));
+  return JsonResponse(200, RoutingJson(name, static_cast<int64_t>(tokens.size()), *explanation));
 }
 
 std::optional<HttpResponse> OperatorApi::Answer(const HttpRequest& request) const {

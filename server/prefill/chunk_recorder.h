@@ -36,6 +36,8 @@ class ChunkRecorder : public FrameSink {
 
   // Nothing more is encoded: those who wait for it need not any longer.
   void End() { spec_.flight = nullptr; }
+  // Of what is stored, as far as this knows; once nothing more is encoded.
+  const StorePosition& end() const { return spec_.begin; }
 
  private:
   // False: from here on nothing is kept.

@@ -2,8 +2,10 @@
 #include <cstdint>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -27,10 +29,13 @@
 #include "server/observe/otlp_exporter.h"
 #include "server/observe/watchdog.h"
 #include "server/prefill/connection_cache.h"
+#include "server/prefill/operator_token.h"
 #include "server/prefill/prefill_load.h"
 #include "server/prefill/prefill_service.h"
 #include "server/prefill/receiver_policy.h"
 #include "server/prefill/store_api.h"
+#include "server/prefill/store_commands.h"
+#include "server/prefill/store_control_service.h"
 #include "server/prefill/store_events.h"
 #include "server/process/exit_limit.h"
 #include "server/process/stop_signal.h"
@@ -97,12 +102,19 @@ absl::StatusOr<PrefixStore::Remote> ToRemote(const StoreOptions& options) {
 }
 
 absl::StatusOr<PrefixStore::Options> ToStoreOptions(const PrefillOptions& options, const PrefillHost& model,
-                                                    StoreWatcher* watcher) {
-  PrefixStore::Options store{.producer = ProducerName(model, options.model),
-                             .memory_bytes = options.store.memory_bytes,
-                             .pinned_bytes = options.store.pinned_bytes,
-                             .watcher = watcher};
-  for (const auto& codec : model.codecs()) store.encoders.push_back(EncoderTag(codec->spec()));
+                                                    const PrefillLoad& load, StoreWatcher* watcher) {
+  PrefixStore::Options store{
+      .producer = ProducerName(model, options.model),
+      .memory_bytes = options.store.memory_bytes,
+      .pinned_bytes = options.store.pinned_bytes,
+      .eviction = options.store.by_utility ? PrefixStore::Eviction::kUtility : PrefixStore::Eviction::kLru,
+      .prefill_tokens_per_second = [&load] { return load.tokens_per_second(); },
+      .watcher = watcher};
+  for (const auto& codec : model.codecs()) {
+    const StoreTag encoder = EncoderTag(codec->spec());
+    store.encoders.push_back(encoder);
+    store.cuts.push_back({encoder, CutPlanes(codec->spec())});
+  }
   if (options.store.tenant_memory_bytes > 0) store.quota.memory_bytes = options.store.tenant_memory_bytes;
   if (options.store.disk_tenant_bytes > 0) store.quota.disk_bytes = options.store.disk_tenant_bytes;
   if (!options.store.disk_path.empty()) {
@@ -150,12 +162,13 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
     return CheckCaller(call, options.decode_identities);
   });
   StoreEvents store_events(&stored_keys);
-  ALUDEL_ASSIGN_OR_RETURN(PrefixStore::Options store_options, ToStoreOptions(options, *model, &store_events));
+  PrefillLoad load;
+  for (const PrefillSample& sample : model->prefill_samples()) load.Computed(sample.tokens, sample.seconds);
+  ALUDEL_ASSIGN_OR_RETURN(PrefixStore::Options store_options,
+                          ToStoreOptions(options, *model, load, &store_events));
   PrefixStore store(std::move(store_options));
   Flights flights(options.model.engine.max_num_batched_tokens);
   CacheEpoch cache_epoch;
-  PrefillLoad load;
-  for (const PrefillSample& sample : model->prefill_samples()) load.Computed(sample.tokens, sample.seconds);
   RunRegistry runs;
   Timer timer;  // its callbacks use what stands above
   WorkClock handlers;
@@ -179,16 +192,20 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
     return lost.ok() ? watchdog.status() : lost;
   };
   const auto ready = [&] { return draining ? absl::UnavailableError("draining") : health(); };
+  const StoreCommands store_commands(
+      {.store = &store, .find_format = [&](absl::string_view name) -> const CodecSpec* {
+         const EncoderFactory* const codec = model->FindCodec(name);
+         return codec == nullptr ? nullptr : &codec->spec();
+       }});
+  std::optional<TokenHash> control_token;
+  if (!options.store.control_token_sha256.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(control_token, ParseSha256(options.store.control_token_sha256));
+  }
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {
     AdminServer::Checks checks{.health = health, .ready = ready};
-    if (!options.store.control_token_sha256.empty()) {
-      ALUDEL_ASSIGN_OR_RETURN(const auto token_sha256, ParseSha256(options.store.control_token_sha256));
-      const auto find_format = [&](absl::string_view name) {
-        const EncoderFactory* const codec = model->FindCodec(name);
-        return codec == nullptr ? nullptr : &codec->spec();
-      };
-      const StoreApi api({.store = &store, .token_sha256 = token_sha256, .find_format = find_format});
+    if (control_token) {
+      const StoreApi api({.commands = store_commands, .token_sha256 = *control_token});
       checks.more = [api](const HttpRequest& request) { return api.Answer(request); };
       checks.more_path = StoreApi::kPath;
       checks.check_head = [api](const HttpRequest& head) { return api.CheckHead(head); };
@@ -219,9 +236,14 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   stored_keys.OnChange([&timer, &cache_events] {
     timer.At(MonotonicNow() + CacheEventService::kGather, [&cache_events] { cache_events.Flush(); });
   });
-  ALUDEL_ASSIGN_OR_RETURN(
-      std::unique_ptr<grpc::Server> server,
-      StartGrpcServer(options.listen, options.grpc_tls, options.grpc_limits, {&service, &cache_events}));
+  std::vector<grpc::Service*> services = {&service, &cache_events};
+  std::unique_ptr<grpc::Service> store_control;
+  if (control_token) {
+    store_control = MakeStoreControlService(store_commands, *control_token, &handlers);
+    services.push_back(store_control.get());
+  }
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,
+                          StartGrpcServer(options.listen, options.grpc_tls, options.grpc_limits, services));
   spdlog::info("serving the cache of {} on {}, admin on {}", options.model.directory, options.listen,
                admin == nullptr ? "nothing" : options.admin_listen);
 

@@ -30,6 +30,11 @@ PrefillMetrics::PrefillMetrics(Metrics* metrics)
           metrics->Counter("aludel_store_evictions_total", "Chunks that went to make room, by tier.")),
       store_over_quota_(metrics->Counter("aludel_store_over_quota_total",
                                          "Chunks that went for their tenant's quota, by tier.")),
+      store_cuts_(metrics->Counter("aludel_store_cuts_total",
+                                   "Chunks in memory that were cut to fewer planes, for room.")),
+      store_placement_gap_(metrics->Gauge(
+          "aludel_store_placement_gap",
+          "Share of what memory is worth that its placement may fall short of the best one by, at most.")),
       store_bytes_(metrics->Gauge("aludel_store_bytes", "Bytes of stored chunks, by tier.")),
       store_entries_(metrics->Gauge("aludel_store_entries", "Stored chunks, by tier.")),
       store_open_(metrics->Gauge("aludel_store_open", "1 for a tier that is in use, 0 for one that is not.")),
@@ -41,6 +46,8 @@ PrefillMetrics::PrefillMetrics(Metrics* metrics)
           metrics->Counter("aludel_store_load_seconds_total", "Time that reading them took.")),
       store_failures_(metrics->Counter("aludel_store_failures_total",
                                        "Chunks that could not be written or read, by reason.")),
+      store_workflow_(metrics->Counter("aludel_store_workflow_chunks_total",
+                                       "Chunks of agents to come, by what became of a hint.")),
       remote_written_bytes_(
           metrics->Counter("aludel_store_remote_written_bytes_total", "Written to the remote.")),
       remote_loads_(metrics->Counter("aludel_store_remote_loads_total", "Chunks read from the remote.")),
@@ -69,6 +76,8 @@ void PrefillMetrics::SetStore(const StoreStats& stats) const {
     store_entries_.Set(labels, static_cast<double>(tier->entries));
     if (tier->configured) store_open_.Set(labels, tier->open ? 1 : 0);
   }
+  store_cuts_.Raise({}, static_cast<double>(stats.cuts));
+  store_placement_gap_.Set({}, stats.placement_gap);
   store_queued_bytes_.Set({}, static_cast<double>(stats.queued_bytes));
   store_written_bytes_.Raise({}, static_cast<double>(stats.written_bytes));
   store_loads_.Raise({}, static_cast<double>(stats.loads));
@@ -80,6 +89,13 @@ void PrefillMetrics::SetStore(const StoreStats& stats) const {
       {"damaged", stats.damaged}};
   for (const auto& [reason, count] : failures) {
     store_failures_.Raise({{"reason", reason}}, static_cast<double>(count));
+  }
+  const std::pair<const char*, uint64_t> expected[] = {{"kept", stats.expected.kept},
+                                                       {"loaded", stats.expected.loaded},
+                                                       {"no_room", stats.expected.no_room},
+                                                       {"lost", stats.expected.lost}};
+  for (const auto& [result, count] : expected) {
+    store_workflow_.Raise({{"result", result}}, static_cast<double>(count));
   }
   if (stats.remote.configured) SetRemote(stats.remote);
 }

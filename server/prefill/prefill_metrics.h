@@ -33,6 +33,8 @@ class PrefillMetrics {
   const CounterFamily store_hit_tokens_;
   const CounterFamily store_evictions_;
   const CounterFamily store_over_quota_;
+  const CounterFamily store_cuts_;
+  const GaugeFamily store_placement_gap_;
   const GaugeFamily store_bytes_;
   const GaugeFamily store_entries_;
   const GaugeFamily store_open_;
@@ -41,6 +43,7 @@ class PrefillMetrics {
   const CounterFamily store_loads_;
   const CounterFamily store_load_seconds_;
   const CounterFamily store_failures_;
+  const CounterFamily store_workflow_;
   const CounterFamily remote_written_bytes_;
   const CounterFamily remote_loads_;
   const CounterFamily remote_load_seconds_;

@@ -66,6 +66,7 @@ void PrefillRun::Start(const v1::RunRequest& request, absl::StatusOr<std::string
   }
   if (status.ok()) status = context_.runs->Add(spec_.ticket, shared_from_this());
   if (!status.ok()) return End(status, {});
+  if (spec_.workflow) context_.store->Expect(*spec_.workflow, SaltTag(spec_.cache_salt));
   receiver_address_ = *std::move(receiver);
   {
     absl::MutexLock lock(&mutex_);
@@ -168,7 +169,7 @@ void PrefillRun::OnFed(absl::StatusOr<PrefixFeed::Sent> sent) {
   if (!sent.ok()) return OnDone(sent.status(), {});
   {
     absl::MutexLock lock(&mutex_);
-    fed_tokens_ = sent->end.tokens;
+    fed_ = sent->end;
   }
   if (sent->end.tokens < static_cast<int64_t>(spec_.prompt.size())) return Compute(*std::move(sent));
   SequenceResult nothing_computed;
@@ -254,6 +255,7 @@ void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result
   }
   SetLoad(0);
   if (recorder != nullptr) recorder->End();
+  if (status.ok() && spec_.workflow && !spec_.no_store) Remember(recorder.get());
   if (status.ok() && recorder != nullptr) {
     context_.load->Computed(static_cast<int64_t>(spec_.prompt.size()) - result.cached_tokens,
                             result.times.prefill + result.times.encode);
@@ -263,7 +265,7 @@ void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result
   int64_t fed_tokens = 0;
   {
     absl::MutexLock lock(&mutex_);
-    fed_tokens = fed_tokens_;
+    fed_tokens = fed_.tokens;
     engine_status_ = status;
     timeline_.Computed(result.times);
     received = timeline_.received();
@@ -284,6 +286,15 @@ void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result
     stream_->Push(std::move(event));
   }
   sender->Finish([self = shared_from_this()](const KvSender::Outcome& outcome) { self->OnSent(outcome); });
+}
+
+void PrefillRun::Remember(const ChunkRecorder* recorder) {
+  StorePosition end;
+  {
+    absl::MutexLock lock(&mutex_);
+    end = fed_;
+  }
+  context_.store->Remember(*spec_.workflow, recorder == nullptr ? end : recorder->end());
 }
 
 void PrefillRun::OnSent(const KvSender::Outcome& outcome) {

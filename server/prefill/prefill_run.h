@@ -93,6 +93,8 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   void SetLoad(int64_t tokens);
   void OnToken(const TokenEvent&) override {}
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
+  // Of a workflow, where what the agent was sent is stored.
+  void Remember(const ChunkRecorder* recorder);
   void OnSent(const KvSender::Outcome& outcome);
   void CloseConnection();
   void ExportSpan(const absl::Status& status, const KvSender::Outcome& outcome);
@@ -118,7 +120,7 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);                     // why Stop was called
   absl::Status engine_status_ ABSL_GUARDED_BY(mutex_);               // how the computation ended
   SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;                  // 0: not with the engine
-  int64_t fed_tokens_ ABSL_GUARDED_BY(mutex_) = 0;                   // sent from the store
+  StorePosition fed_ ABSL_GUARDED_BY(mutex_);                        // what was sent from the store
   bool computed_ ABSL_GUARDED_BY(mutex_) = false;                    // the engine has ended the sequence
   std::shared_ptr<PeerConnection> connection_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<KvSender> sender_ ABSL_GUARDED_BY(mutex_);

@@ -5,9 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/codec/aludel/embedded_coder.h"
 #include "runtime/status_macros.h"
 #include "server/handoff/frame_cipher.h"
 #include "server/handoff/frame_ring.h"
+#include "server/store/cut_frames.h"
 #include "transport/monotonic_clock.h"
 
 namespace aludel {
@@ -27,7 +29,7 @@ void PrefixFeed::Start(std::shared_ptr<FrameSink> sink, HasRoom has_room,
   sink_ = std::move(sink);
   has_room_ = std::move(has_room);
   found_ = context_.store->Begin(*prompt_.codec, prompt_.salt);
-  root_ = found_.key;
+  root_ = found_.KeyOfPlanes();
   sent_ = found_;
   {
     absl::MutexLock lock(&mutex_);
@@ -160,10 +162,14 @@ absl::StatusOr<bool> PrefixFeed::SendFound() {
     if (frames == nullptr) return false;
     for (; frame_ < frames->size(); ++frame_) {
       const StoredFrame& frame = (*frames)[frame_];
-      if (!has_room_(FrameRing::Weight(frame.payload.size() + FrameCipher::kTagBytes))) return false;
-      ALUDEL_ASSIGN_OR_RETURN(const absl::Span<uint8_t> payload, sink_->Reserve(frame.payload.size()));
-      std::copy(frame.payload.begin(), frame.payload.end(), payload.begin());
-      ALUDEL_RETURN_IF_ERROR(sink_->Commit(frame.coverage, frame.payload.size()));
+      absl::Span<const uint8_t> code = frame.payload;
+      if (found_.planes > 0) {
+        ALUDEL_ASSIGN_OR_RETURN(code, TruncatePlanes(frame.payload, found_.planes));
+      }
+      if (!has_room_(FrameRing::Weight(code.size() + FrameCipher::kTagBytes))) return false;
+      ALUDEL_ASSIGN_OR_RETURN(const absl::Span<uint8_t> payload, sink_->Reserve(code.size()));
+      std::copy(code.begin(), code.end(), payload.begin());
+      ALUDEL_RETURN_IF_ERROR(sink_->Commit(frame.coverage, code.size()));
     }
     const Item& item = *chunks_.front();
     (item.from_memory()  ? counts_.memory_tokens
@@ -227,7 +233,10 @@ StoredFrames PrefixFeed::FirstFrames() {
     read_waited_ += now - read_wait_since_;
     read_wait_since_ = absl::InfiniteFuture();
   }
-  if (frames != nullptr) return frames;
+  // Before its first frame: what is no planes is of no use.
+  const bool usable =
+      frames != nullptr && (found_.planes == 0 || frame_ > 0 || CutBytes(*frames, found_.planes) > 0);
+  if (usable) return frames;
   gave_up_ = true;
   found_ = sent_;
   chunks_.clear();

@@ -80,7 +80,8 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   absl::StatusOr<bool> Go();
   absl::StatusOr<bool> SendFound();
   void ReadAhead();
-  // The frames of the first chunk; null: not yet. From a chunk on that cannot be read, all of them are dropped.
+  // The frames of the first chunk, in as many planes as are wanted or more; null: not yet. From a chunk on that cannot be
+  // read, all of them are dropped.
   StoredFrames FirstFrames();
   // How long the first chunk may still be waited for, from now on.
   absl::Duration ReadLimit() const;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/status_macros.h"
 #include "server/rpc/rpc_fields.h"
+#include "server/rpc/workflow_fields.h"
 
 namespace aludel {
 
@@ -12,6 +13,7 @@ absl::StatusOr<RunSpec> ReadRunRequest(
     const v1::RunRequest& request, absl::FunctionRef<const EncoderFactory*(absl::string_view)> find_codec) {
   ALUDEL_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   ALUDEL_RETURN_IF_ERROR(CheckCacheSalt(request.cache_salt()));
+  if (request.has_workflow()) ALUDEL_RETURN_IF_ERROR(CheckWorkflow(request.workflow()));
   RunSpec spec;
   const v1::Ticket& ticket = request.ticket();
   if (ticket.id().size() != spec.ticket.size()) {
@@ -41,6 +43,11 @@ absl::StatusOr<RunSpec> ReadRunRequest(
   spec.cache_salt = request.cache_salt();
   spec.no_store = request.no_store();
   spec.frame_times = request.frame_times();
+  if (request.has_workflow()) {
+    const v1::Workflow& workflow = request.workflow();
+    spec.workflow =
+        WorkflowStep{workflow.id(), workflow.agent(), {workflow.next().begin(), workflow.next().end()}};
+  }
   spec.prompt.assign(request.prompt().begin(), request.prompt().end());
   if (request.has_max_staleness_ms()) spec.max_staleness = absl::Milliseconds(request.max_staleness_ms());
   return spec;

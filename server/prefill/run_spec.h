@@ -14,6 +14,7 @@
 #include "runtime/codec/codec.h"
 #include "runtime/codec/frame.h"
 #include "server/handoff/frame_cipher.h"
+#include "server/store/agent_prompts.h"
 
 namespace aludel {
 
@@ -22,7 +23,8 @@ struct RunSpec {
   std::string request_id;
   std::vector<int32_t> prompt;
   std::string cache_salt;
-  bool no_store = false;                                    // nothing of it is kept for others
+  bool no_store = false;  // nothing of it is kept for others
+  std::optional<WorkflowStep> workflow;
   absl::Duration max_staleness = absl::InfiniteDuration();  // of frames from the cache
   bool frame_times = false;  // the caller wants to know when each frame was sent
   TicketId ticket = {};

@@ -1,31 +1,23 @@
 #include "server/prefill/store_api.h"
 
-#include <openssl/crypto.h>
-#include <openssl/sha.h>
-
 #include <algorithm>
-#include <cstring>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/notification.h"
 #include "nlohmann/json.hpp"
 #include "runtime/status_macros.h"
-#include "server/rpc/cache_salt.h"
 
 namespace aludel {
 namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int64_t kMaxListed = 1000;
-constexpr int64_t kMaxPinSeconds = 7 * 24 * 3600;
-constexpr size_t kMaxTokens = 1 << 20;
 constexpr int kMaxDepth = 4;  // of JSON
 
 HttpResponse Json(int status, const ordered_json& body) {
@@ -65,237 +57,192 @@ absl::StatusOr<ordered_json> ParseBody(absl::string_view body) {
   return parsed;
 }
 
-absl::StatusOr<std::string> Text(const ordered_json& body, const char* name) {
-  const auto found = body.find(name);
-  if (found == body.end()) return "";
-  if (!found->is_string()) return absl::InvalidArgumentError(absl::StrCat("'", name, "' is not a string"));
-  return found->get<std::string>();
-}
+// Of one body. What is not there is not set; a value of the wrong type is an error.
+class Fields {
+ public:
+  explicit Fields(const ordered_json& body) : body_(body) {}
 
-absl::StatusOr<int64_t> Number(const ordered_json& body, const char* name, int64_t otherwise, int64_t min,
-                               int64_t max) {
-  const auto found = body.find(name);
-  if (found == body.end()) return otherwise;
-  const bool fits = found->is_number_integer() &&
-                    (!found->is_number_unsigned() || found->get<uint64_t>() <= static_cast<uint64_t>(max)) &&
-                    found->get<int64_t>() >= min && found->get<int64_t>() <= max;
-  if (!fits)
-    return absl::InvalidArgumentError(absl::StrCat("'", name, "' is not a number of ", min, " to ", max));
-  return found->get<int64_t>();
-}
-
-absl::StatusOr<std::vector<int32_t>> Tokens(const ordered_json& body) {
-  const auto found = body.find("tokens");
-  if (found == body.end() || !found->is_array() || found->empty() || found->size() > kMaxTokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'tokens' is not a list of 1 to ", kMaxTokens, " token ids"));
+  std::optional<std::string> Text(const char* name) {
+    const auto found = body_.find(name);
+    if (found == body_.end()) return std::nullopt;
+    if (found->is_string()) return found->get<std::string>();
+    Fail(absl::StrCat("'", name, "' is not a string"));
+    return std::nullopt;
   }
-  std::vector<int32_t> tokens;
-  for (const ordered_json& token : *found) {
-    if (!token.is_number_integer() || token.get<int64_t>() < 0 || token.get<int64_t>() > INT32_MAX) {
-      return absl::InvalidArgumentError("'tokens' has one that is not a token id");
+  std::optional<int64_t> Number(const char* name) {
+    const auto found = body_.find(name);
+    if (found == body_.end()) return std::nullopt;
+    if (IsWhole(*found)) return found->get<int64_t>();
+    Fail(absl::StrCat("'", name, "' is not a whole number, or too large"));
+    return std::nullopt;
+  }
+  void Tokens(v1::StoredPrompt* to) {
+    const auto found = body_.find("tokens");
+    if (found == body_.end() || !found->is_array()) return Fail("'tokens' is not a list of token ids");
+    for (const ordered_json& token : *found) {
+      const bool fits = IsWhole(token) && token.get<int64_t>() >= 0 && token.get<int64_t>() <= INT32_MAX;
+      if (!fits) return Fail("'tokens' has one that is not a token id");
+      to->add_tokens(token.get<int32_t>());
     }
-    tokens.push_back(token.get<int32_t>());
   }
-  return tokens;
-}
+  bool Has(const char* name) const { return body_.contains(name); }
+  bool IsTrue(const char* name) const { return Has(name) && body_[name] == true; }
+  void Fail(std::string why) { status_.Update(absl::InvalidArgumentError(std::move(why))); }
+  const absl::Status& status() const { return status_; }
 
-std::string Hex(TenantTag tenant) {
-  return absl::BytesToHexString({reinterpret_cast<const char*>(&tenant), sizeof(tenant)});
-}
-
-template <size_t kBytes>
-std::string Hex(const std::array<uint8_t, kBytes>& bytes) {
-  return absl::BytesToHexString({reinterpret_cast<const char*>(bytes.data()), kBytes});
-}
-
-// Of "tenant", as the reports name it, or "key" with or without "cache_salt"; the latter gives a salt, too.
-struct Whose {
-  std::optional<TenantTag> tenant;
-  std::optional<std::string> salt;
-};
-absl::StatusOr<Whose> ReadWhose(const ordered_json& body) {
-  ALUDEL_ASSIGN_OR_RETURN(const std::string tenant, Text(body, "tenant"));
-  ALUDEL_ASSIGN_OR_RETURN(const std::string key, Text(body, "key"));
-  ALUDEL_ASSIGN_OR_RETURN(const std::string cache_salt, Text(body, "cache_salt"));
-  Whose whose;
-  if (body.contains("tenant")) {
-    const bool digits =
-        std::all_of(tenant.begin(), tenant.end(), [](unsigned char c) { return std::isxdigit(c); });
-    if (tenant.size() != 2 * sizeof(TenantTag) || !digits || body.contains("key") ||
-        body.contains("cache_salt")) {
-      return absl::InvalidArgumentError(
-          "'tenant' is 16 hexadecimal digits, and stands without 'key' and 'cache_salt'");
-    }
-    TenantTag tag = 0;
-    std::memcpy(&tag, absl::HexStringToBytes(tenant).data(), sizeof(tag));
-    whose.tenant = tag;
-  } else if (body.contains("key") || body.contains("cache_salt")) {
-    const std::string salt = MakeCacheSalt(key, cache_salt);
-    whose.tenant = TenantOf(SaltTag(salt));
-    if (body.contains("cache_salt")) whose.salt = salt;
+ private:
+  static bool IsWhole(const ordered_json& value) {
+    return value.is_number_integer() &&
+           (!value.is_number_unsigned() || value.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX));
   }
-  return whose;
-}
 
-// A prompt's start and its tokens.
-struct Prompt {
-  StorePosition begin;
-  std::vector<int32_t> tokens;
+  const ordered_json& body_;
+  absl::Status status_;
 };
-absl::StatusOr<Prompt> ReadPrompt(const StoreApi::Options& options, const ordered_json& body) {
-  ALUDEL_ASSIGN_OR_RETURN(const std::string format, Text(body, "format"));
-  const CodecSpec* const codec = options.find_format(format);
-  if (codec == nullptr) return absl::InvalidArgumentError("'format' is not a format of this server");
-  if (body.contains("tenant"))
-    return absl::InvalidArgumentError("'tenant' names no salt: want 'key' or 'cache_salt'");
-  ALUDEL_ASSIGN_OR_RETURN(const std::string key, Text(body, "key"));
-  ALUDEL_ASSIGN_OR_RETURN(const std::string cache_salt, Text(body, "cache_salt"));
-  Prompt prompt{.begin = options.store->Begin(*codec, MakeCacheSalt(key, cache_salt))};
-  ALUDEL_ASSIGN_OR_RETURN(prompt.tokens, Tokens(body));
+
+v1::StoredPrompt ReadPrompt(Fields& fields) {
+  v1::StoredPrompt prompt;
+  if (fields.Has("tenant")) fields.Fail("'tenant' names no salt: want 'key' or 'cache_salt'");
+  prompt.set_format(fields.Text("format").value_or(""));
+  prompt.set_key(fields.Text("key").value_or(""));
+  prompt.set_cache_salt(fields.Text("cache_salt").value_or(""));
+  fields.Tokens(&prompt);
   return prompt;
 }
 
-absl::StatusOr<ordered_json> Lookup(const StoreApi::Options& options, const ordered_json& body) {
-  ALUDEL_ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(options, body));
-  StorePosition at = prompt.begin;
-  int64_t in_memory = 0;
-  ordered_json keys = ordered_json::array();
-  for (const StoredChunk& chunk : options.store->Peek(prompt.tokens, &at)) {
-    if (chunk.frames != nullptr) in_memory += chunk.end.tokens - chunk.token_begin;
-    keys.push_back(Hex(chunk.end.key));
-  }
-  return ordered_json{{"tokens", at.tokens}, {"memory_tokens", in_memory}, {"chunks", std::move(keys)}};
+v1::StoredOf ReadOf(Fields& fields) {
+  v1::StoredOf of;
+  if (const auto key = fields.Text("key")) of.set_key(*key);
+  if (const auto salt = fields.Text("cache_salt")) of.set_cache_salt(*salt);
+  if (const auto tenant = fields.Text("tenant")) of.set_tenant(*tenant);
+  if (const auto format = fields.Text("format")) of.set_format(*format);
+  return of;
 }
 
-absl::StatusOr<ordered_json> Prefetch(const StoreApi::Options& options, const ordered_json& body) {
-  ALUDEL_ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(options, body));
-  return ordered_json{{"loading_tokens", options.store->Prefetch(prompt.tokens, prompt.begin)}};
-}
-
-absl::StatusOr<ordered_json> Pin(const StoreApi::Options& options, const ordered_json& body) {
-  ALUDEL_ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(options, body));
-  ALUDEL_ASSIGN_OR_RETURN(const int64_t ttl, Number(body, "ttl_s", 3600, 1, kMaxPinSeconds));
-  ALUDEL_ASSIGN_OR_RETURN(const int64_t tokens,
-                          options.store->Pin(prompt.tokens, prompt.begin, absl::Seconds(ttl)));
-  return ordered_json{{"tokens", tokens}};
-}
-
-absl::StatusOr<ordered_json> Unpin(const StoreApi::Options& options, const ordered_json& body) {
-  ALUDEL_ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(options, body));
-  return ordered_json{{"tokens", options.store->Unpin(prompt.tokens, prompt.begin)}};
-}
-
-absl::StatusOr<StoreFilter> ReadFilter(const StoreApi::Options& options, const ordered_json& body) {
-  StoreFilter filter;
-  if (body.contains("tokens")) {
-    ALUDEL_ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(options, body));
-    StorePosition at = prompt.begin;
-    if (options.store->Peek(prompt.tokens, &at).empty())
-      return absl::InvalidArgumentError("nothing of it is stored");
-    filter.from = at.key;
-    filter.salt = at.salt;
-    filter.encoder = at.encoder;
-    return filter;
-  }
-  ALUDEL_ASSIGN_OR_RETURN(const Whose whose, ReadWhose(body));
-  filter.tenant = whose.tenant;
-  if (whose.salt) filter.salt = SaltTag(*whose.salt);
-  ALUDEL_ASSIGN_OR_RETURN(const std::string format, Text(body, "format"));
-  if (body.contains("format")) {
-    const CodecSpec* const codec = format.empty() ? nullptr : options.find_format(format);
-    if (codec == nullptr) return absl::InvalidArgumentError("'format' is not a format of this server");
-    filter.encoder = EncoderTag(*codec);
-  }
-  return filter;
-}
-
-absl::StatusOr<ordered_json> Clear(const StoreApi::Options& options, const ordered_json& body) {
-  ALUDEL_ASSIGN_OR_RETURN(const StoreFilter filter, ReadFilter(options, body));
-  const bool all = body.contains("all") && body["all"] == true;
-  if (all == (filter.tenant || filter.encoder)) {
-    return absl::InvalidArgumentError(
-        "want \"all\": true, or one of 'key', 'cache_salt', 'tenant', 'format' and 'tokens'");
-  }
+// Waits for the command's end.
+template <typename Request, typename Response>
+absl::StatusOr<Response> Await(const StoreCommands& commands, const Fields& fields, const Request& request,
+                               void (StoreCommands::*command)(const Request&, StoreCommands::Done<Response>)
+                                   const) {
+  ALUDEL_RETURN_IF_ERROR(fields.status());
   absl::Notification ended;
-  absl::Status cleared;
-  const auto done = [&](const absl::Status& status) {
-    cleared = status;
+  absl::StatusOr<Response> result;
+  (commands.*command)(request, [&](absl::StatusOr<Response> response) {
+    result = std::move(response);
     ended.Notify();
-  };
-  ordered_json answer = {{"status", "cleared"}};
-  if (all) {
-    options.store->Clear(done);
-  } else {
-    answer["chunks"] = options.store->ClearSome(filter, done);
-  }
+  });
   ended.WaitForNotification();
-  if (!cleared.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("found no more, but may be after a restart: ", cleared.message()));
+  return result;
+}
+
+absl::StatusOr<ordered_json> Lookup(const StoreCommands& commands, Fields& fields) {
+  v1::LookupRequest request;
+  *request.mutable_prompt() = ReadPrompt(fields);
+  ALUDEL_ASSIGN_OR_RETURN(const v1::LookupResponse found,
+                          Await(commands, fields, request, &StoreCommands::Lookup));
+  ordered_json keys = ordered_json::array();
+  for (const std::string& key : found.chunks()) keys.push_back(absl::BytesToHexString(key));
+  return ordered_json{{"tokens", found.tokens()},
+                      {"memory_tokens", found.memory_tokens()},
+                      {"disk_tokens", found.disk_tokens()},
+                      {"remote_tokens", found.remote_tokens()},
+                      {"chunks", std::move(keys)}};
+}
+
+absl::StatusOr<ordered_json> Prefetch(const StoreCommands& commands, Fields& fields) {
+  v1::PrefetchRequest request;
+  *request.mutable_prompt() = ReadPrompt(fields);
+  ALUDEL_ASSIGN_OR_RETURN(const v1::PrefetchResponse response,
+                          Await(commands, fields, request, &StoreCommands::Prefetch));
+  return ordered_json{{"loading_tokens", response.loading_tokens()}};
+}
+
+absl::StatusOr<ordered_json> Pin(const StoreCommands& commands, Fields& fields) {
+  v1::PinRequest request;
+  *request.mutable_prompt() = ReadPrompt(fields);
+  if (const auto ttl = fields.Number("ttl_s")) request.set_ttl_s(*ttl);
+  ALUDEL_ASSIGN_OR_RETURN(const v1::PinResponse response,
+                          Await(commands, fields, request, &StoreCommands::Pin));
+  return ordered_json{{"tokens", response.tokens()}};
+}
+
+absl::StatusOr<ordered_json> Unpin(const StoreCommands& commands, Fields& fields) {
+  v1::UnpinRequest request;
+  *request.mutable_prompt() = ReadPrompt(fields);
+  ALUDEL_ASSIGN_OR_RETURN(const v1::UnpinResponse response,
+                          Await(commands, fields, request, &StoreCommands::Unpin));
+  return ordered_json{{"tokens", response.tokens()}};
+}
+
+absl::StatusOr<ordered_json> Clear(const StoreCommands& commands, Fields& fields) {
+  v1::ClearRequest request;
+  request.set_all(fields.IsTrue("all"));
+  if (fields.Has("tokens")) {
+    *request.mutable_prompt() = ReadPrompt(fields);
+  } else {
+    *request.mutable_of() = ReadOf(fields);
   }
+  ALUDEL_ASSIGN_OR_RETURN(const v1::ClearResponse response,
+                          Await(commands, fields, request, &StoreCommands::Clear));
+  ordered_json answer = {{"status", "cleared"}};
+  if (response.has_chunks()) answer["chunks"] = response.chunks();
   return answer;
 }
 
-absl::StatusOr<ordered_json> List(const StoreApi::Options& options, const ordered_json& body) {
-  ALUDEL_ASSIGN_OR_RETURN(const StoreFilter filter, ReadFilter(options, body));
-  ALUDEL_ASSIGN_OR_RETURN(const int64_t limit, Number(body, "limit", 100, 1, kMaxListed));
-  if (filter.from) return absl::InvalidArgumentError("'tokens' is not served here: see /store/lookup");
+absl::StatusOr<ordered_json> List(const StoreCommands& commands, Fields& fields) {
+  v1::ListRequest request;
+  if (fields.Has("tokens")) fields.Fail("'tokens' is not served here: see /store/lookup");
+  *request.mutable_of() = ReadOf(fields);
+  if (const auto limit = fields.Number("limit")) request.set_limit(*limit);
+  ALUDEL_ASSIGN_OR_RETURN(const v1::ListResponse listed,
+                          Await(commands, fields, request, &StoreCommands::List));
   ordered_json chunks = ordered_json::array();
-  for (const StoredChunkReport& chunk : options.store->List(filter, static_cast<size_t>(limit))) {
-    chunks.push_back({{"key", Hex(chunk.key)},
-                      {"tenant", Hex(TenantOf(chunk.salt))},
-                      {"token_begin", chunk.token_begin},
-                      {"tokens", chunk.tokens},
-                      {"memory_bytes", chunk.memory_bytes},
-                      {"disk_bytes", chunk.disk_bytes},
-                      {"pinned_s", absl::ToInt64Seconds(chunk.pinned)}});
+  for (const v1::ListedChunk& chunk : listed.chunks()) {
+    chunks.push_back({{"key", absl::BytesToHexString(chunk.key())},
+                      {"tenant", chunk.tenant()},
+                      {"token_begin", chunk.token_begin()},
+                      {"tokens", chunk.tokens()},
+                      {"memory_bytes", chunk.memory_bytes()},
+                      {"disk_bytes", chunk.disk_bytes()},
+                      {"remote", chunk.remote()},
+                      {"pinned_s", chunk.pinned_s()}});
   }
   return ordered_json{{"chunks", std::move(chunks)}};
 }
 
-// 0 is no quota, as in the configuration.
-template <typename Bytes>
-ordered_json QuotaJson(Bytes quota) {
-  return quota == std::numeric_limits<Bytes>::max() ? Bytes{0} : quota;
-}
-
-absl::StatusOr<ordered_json> Tenants(const StoreApi::Options& options, const ordered_json&) {
+absl::StatusOr<ordered_json> Tenants(const StoreCommands& commands, Fields& fields) {
+  ALUDEL_ASSIGN_OR_RETURN(const v1::TenantsResponse response,
+                          Await(commands, fields, v1::TenantsRequest(), &StoreCommands::Tenants));
   ordered_json tenants = ordered_json::array();
-  for (const TenantReport& tenant : options.store->Tenants()) {
-    tenants.push_back({{"tenant", Hex(tenant.tenant)},
-                       {"memory_bytes", tenant.memory_bytes},
-                       {"memory_chunks", tenant.memory_chunks},
-                       {"disk_bytes", tenant.disk_bytes},
-                       {"disk_chunks", tenant.disk_chunks},
-                       {"quota",
-                        {{"memory_bytes", QuotaJson(tenant.quota.memory_bytes)},
-                         {"disk_bytes", QuotaJson(tenant.quota.disk_bytes)}}}});
+  for (const v1::StoreTenant& tenant : response.tenants()) {
+    tenants.push_back(
+        {{"tenant", tenant.tenant()},
+         {"memory_bytes", tenant.memory_bytes()},
+         {"memory_chunks", tenant.memory_chunks()},
+         {"disk_bytes", tenant.disk_bytes()},
+         {"disk_chunks", tenant.disk_chunks()},
+         {"quota",
+          {{"memory_bytes", tenant.quota_memory_bytes()}, {"disk_bytes", tenant.quota_disk_bytes()}}}});
   }
   return ordered_json{{"tenants", std::move(tenants)}};
 }
 
-absl::StatusOr<ordered_json> Quota(const StoreApi::Options& options, const ordered_json& body) {
-  ALUDEL_ASSIGN_OR_RETURN(const Whose whose, ReadWhose(body));
-  if (!whose.tenant || whose.salt) return absl::InvalidArgumentError("want 'key' or 'tenant'");
-  constexpr int64_t kMax = int64_t{1} << 50;
-  ALUDEL_ASSIGN_OR_RETURN(const int64_t memory, Number(body, "memory_bytes", 0, 0, kMax));
-  ALUDEL_ASSIGN_OR_RETURN(const int64_t disk, Number(body, "disk_bytes", 0, 0, kMax));
-  const TenantShares::Quota none;
-  QuotaChange change;
-  if (body.contains("memory_bytes"))
-    change.memory_bytes = memory > 0 ? static_cast<size_t>(memory) : none.memory_bytes;
-  if (body.contains("disk_bytes"))
-    change.disk_bytes = disk > 0 ? static_cast<uint64_t>(disk) : none.disk_bytes;
-  if (!change.memory_bytes && !change.disk_bytes)
-    return absl::InvalidArgumentError("want 'memory_bytes' or 'disk_bytes'");
-  ALUDEL_RETURN_IF_ERROR(options.store->SetQuota(*whose.tenant, change));
-  return ordered_json{{"tenant", Hex(*whose.tenant)}};
+absl::StatusOr<ordered_json> Quota(const StoreCommands& commands, Fields& fields) {
+  v1::QuotaRequest request;
+  if (fields.Has("cache_salt"))
+    fields.Fail("'cache_salt' is not served here: a quota is of all salts of a key");
+  if (const auto key = fields.Text("key")) request.set_key(*key);
+  if (const auto tenant = fields.Text("tenant")) request.set_tenant(*tenant);
+  if (const auto bytes = fields.Number("memory_bytes")) request.set_memory_bytes(*bytes);
+  if (const auto bytes = fields.Number("disk_bytes")) request.set_disk_bytes(*bytes);
+  ALUDEL_ASSIGN_OR_RETURN(const v1::QuotaResponse response,
+                          Await(commands, fields, request, &StoreCommands::Quota));
+  return ordered_json{{"tenant", response.tenant()}};
 }
 
 struct Route {
   absl::string_view path;
-  absl::StatusOr<ordered_json> (*answer)(const StoreApi::Options& options, const ordered_json& body);
+  absl::StatusOr<ordered_json> (*answer)(const StoreCommands& commands, Fields& fields);
 };
 constexpr Route kRoutes[] = {{"/store/lookup", Lookup},   {"/store/prefetch", Prefetch},
                              {"/store/pin", Pin},         {"/store/unpin", Unpin},
@@ -312,11 +259,7 @@ const Route* FindRoute(absl::string_view path) {
 }  // namespace
 
 std::optional<HttpResponse> StoreApi::CheckHead(const HttpRequest& head) const {
-  absl::string_view token = head.Header("authorization");
-  std::array<uint8_t, 32> hash = {};
-  const bool bearer = absl::ConsumePrefix(&token, "Bearer ");
-  SHA256(reinterpret_cast<const uint8_t*>(token.data()), token.size(), hash.data());
-  if (!bearer || CRYPTO_memcmp(hash.data(), options_.token_sha256.data(), hash.size()) != 0) {
+  if (!HasToken(head.Header("authorization"), options_.token_sha256)) {
     return Refuse(401, "want \"Authorization: Bearer TOKEN\" with the token of store.control_token_sha256");
   }
   if (FindRoute(head.path) == nullptr) return Refuse(404, "no such path");
@@ -332,18 +275,12 @@ std::optional<HttpResponse> StoreApi::Answer(const HttpRequest& request) const {
   if (!absl::StartsWith(request.path, kPath)) return std::nullopt;
   if (auto refused = CheckHead(request)) return refused;
   absl::StatusOr<ordered_json> body = ParseBody(request.body);
-  if (body.ok()) body = FindRoute(request.path)->answer(options_, *body);
+  if (body.ok()) {
+    const ordered_json asked = *std::move(body);
+    Fields fields(asked);
+    body = FindRoute(request.path)->answer(options_.commands, fields);
+  }
   return body.ok() ? Json(200, *body) : Refuse(body.status());
-}
-
-absl::StatusOr<std::array<uint8_t, 32>> ParseSha256(absl::string_view hex) {
-  std::array<uint8_t, 32> hash;
-  const bool digits = std::all_of(hex.begin(), hex.end(), [](unsigned char c) { return std::isxdigit(c); });
-  if (hex.size() != 2 * hash.size() || !digits)
-    return absl::InvalidArgumentError("want 64 hexadecimal digits");
-  const std::string bytes = absl::HexStringToBytes(hex);
-  std::copy(bytes.begin(), bytes.end(), hash.begin());
-  return hash;
 }
 
 }  // namespace aludel

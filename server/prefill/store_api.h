@@ -1,22 +1,17 @@
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <functional>
+#include <cstddef>
 #include <optional>
-#include <string>
+#include <utility>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "runtime/codec/codec.h"
 #include "server/http/http_message.h"
-#include "server/store/prefix_store.h"
+#include "server/prefill/operator_token.h"
+#include "server/prefill/store_commands.h"
 
 namespace aludel {
 
-// The operator's hold on a prefix store, over HTTP with JSON bodies: what is stored and for whom, and look up, prefetch,
-// pin, unpin, clear and quotas (deploy/OPERATING.md). Answers requests with the token alone. Thread-safe; a call may
-// take seconds, for the disk.
+// StoreCommands over HTTP with JSON bodies (deploy/OPERATING.md). Answers requests with the token alone. Thread-safe; a
+// call may take seconds, for the disk or a remote.
 class StoreApi {
  public:
   static constexpr char kPath[] = "/store/";
@@ -24,10 +19,8 @@ class StoreApi {
   static constexpr size_t kMaxBodyBytes = 16 << 20;
 
   struct Options {
-    PrefixStore* store = nullptr;
-    std::array<uint8_t, 32> token_sha256 = {};
-    // Null for an unknown name.
-    std::function<const CodecSpec*(absl::string_view format)> find_format;
+    StoreCommands commands;
+    TokenHash token_sha256 = {};
   };
   explicit StoreApi(Options options) : options_(std::move(options)) {}
 
@@ -39,8 +32,5 @@ class StoreApi {
  private:
   const Options options_;
 };
-
-// From 64 hexadecimal digits.
-absl::StatusOr<std::array<uint8_t, 32>> ParseSha256(absl::string_view hex);
 
 }  // namespace aludel

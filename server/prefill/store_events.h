@@ -14,13 +14,17 @@ class StoreEvents : public StoreWatcher {
   // `log` must outlive this.
   explicit StoreEvents(KeyLog* log) : log_(log) {}
 
-  void OnStored(const ChunkKey& key, uint32_t tokens) override { Tell(key, tokens, 0); }
-  void OnRemoved(const ChunkKey& key, uint32_t tokens) override { Tell(key, tokens, KeyChange::kRemoved); }
+  void OnStored(const ChunkKey& key, uint32_t tokens, uint8_t planes) override {
+    Tell(ChunkEventKey(key, tokens, planes), 0);
+  }
+  void OnRemoved(const ChunkKey& key, uint32_t tokens, uint8_t planes) override {
+    Tell(ChunkEventKey(key, tokens, planes), KeyChange::kRemoved);
+  }
   void OnCleared() override { log_->Clear(); }
 
  private:
-  void Tell(const ChunkKey& key, uint32_t tokens, uint8_t kind) {
-    if (const uint64_t chunk = ChunkEventKey(key, tokens); chunk != 0) log_->Add({chunk, kind});
+  void Tell(uint64_t chunk, uint8_t kind) {
+    if (chunk != 0) log_->Add({chunk, kind});
   }
 
   KeyLog* const log_;

@@ -25,9 +25,10 @@ constexpr int kKeepaliveTimeoutMs = 20000;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<grpc::Server>> StartGrpcServer(
-    const std::string& listen, const GrpcTlsOptions& tls, const GrpcLimits& limits,
-    std::initializer_list<grpc::Service*> services) {
+absl::StatusOr<std::unique_ptr<grpc::Server>> StartGrpcServer(const std::string& listen,
+                                                              const GrpcTlsOptions& tls,
+                                                              const GrpcLimits& limits,
+                                                              absl::Span<grpc::Service* const> services) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <initializer_list>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "grpcpp/impl/codegen/service_type.h"
 #include "grpcpp/server.h"
 #include "server/rpc/call_limit.h"
@@ -19,6 +19,6 @@ namespace aludel {
 absl::StatusOr<std::unique_ptr<grpc::Server>> StartGrpcServer(const std::string& listen,
                                                               const GrpcTlsOptions& tls,
                                                               const GrpcLimits& limits,
-                                                              std::initializer_list<grpc::Service*> services);
+                                                              absl::Span<grpc::Service* const> services);
 
 }  // namespace aludel

@@ -4,13 +4,17 @@
 #include <initializer_list>
 #include <string>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "runtime/codec/aludel/embedded_coder.h"
 #include "runtime/codec/frame.h"
 
 namespace aludel {
 
 namespace {
+
+static_assert(kMaxPlanes == kMaxEmbeddedPlanes && kMaxPlanes == kMaxStoredPlanes);
 
 // To be raised where a codec without an artifact lays its payloads out in another way.
 constexpr int kLayoutVersion = 1;
@@ -35,16 +39,32 @@ StoreTag Head(const StoreKey& key) {
   return tag;
 }
 
+// Of a cut its format's.
+absl::string_view WholeName(const CodecSpec& codec) {
+  const absl::string_view name = codec.name;
+  return CutPlanes(codec) == 0 ? name : name.substr(0, name.rfind('@'));
+}
+
 }  // namespace
 
+uint8_t CutPlanes(const CodecSpec& codec) {
+  const size_t at = codec.name.rfind('@');
+  int planes = 0;
+  if (codec.kind != FrameKind::kAludel || at == std::string::npos ||
+      !absl::SimpleAtoi(codec.name.substr(at + 1), &planes) || planes < 1 || planes > kMaxPlanes) {
+    return 0;
+  }
+  return static_cast<uint8_t>(planes);
+}
+
 ChunkKey RootKey(absl::string_view producer, const CodecSpec& codec, absl::string_view salt) {
-  return HashFields({Version(), producer, codec.name, codec.artifact_hash, salt});
+  return HashFields({Version(), producer, WholeName(codec), codec.artifact_hash, salt});
 }
 
 StoreKey ProducerHash(absl::string_view producer) { return HashFields({"producer", Version(), producer}); }
 
 StoreTag EncoderTag(const CodecSpec& codec) {
-  return Head(HashFields({"encoder", codec.name, codec.artifact_hash}));
+  return Head(HashFields({"encoder", WholeName(codec), codec.artifact_hash}));
 }
 
 StoreTag SaltTag(absl::string_view salt) {

@@ -17,8 +17,20 @@ namespace aludel {
 
 // What a stored chunk is found by: SHA-256 of the chunk before it and of its own token ids. The first chunk of a prompt
 // follows a root, which names the tenant's salt, the producer and the encoder. Equal keys mean equal prompts up to the
-// chunk's end, in one format, of one tenant.
+// chunk's end, in one format, of one tenant. A format and its cuts ("NAME@N") count as one: how many planes a stored
+// chunk has is said beside its key, since more of them serve for fewer.
 using ChunkKey = StoreKey;
+
+// As many planes as an embedded code may have (FORMAT.md).
+inline constexpr int kMaxPlanes = 8;
+// Asked for, what any stored chunk serves.
+inline constexpr uint8_t kFewestPlanes = 1;
+// Of a codec "NAME@N" its N, of others 0: all.
+uint8_t CutPlanes(const CodecSpec& codec);
+// Whether payloads of so many planes can be made from those that are kept; 0: whole ones.
+inline constexpr bool Serves(uint8_t kept, uint8_t wanted) {
+  return kept == 0 || (wanted != 0 && kept >= wanted);
+}
 
 // A key is random already.
 struct ChunkKeyHash {

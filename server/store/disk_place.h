@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
 #include "server/store/segment_file.h"
+#include "server/store/stored_frames.h"
 
 namespace aludel {
 
@@ -13,8 +15,14 @@ struct DiskPlace {
   uint32_t block = 0;
   uint32_t meta_bytes = 0;
   uint64_t payload_bytes = 0;
+  uint8_t planes = 0;  // see Serves
 
   uint64_t record_bytes() const { return RoundUpToBlock(meta_bytes + payload_bytes); }
+  // What a chunk of so many tokens will weigh when it is read into memory.
+  size_t weight(int64_t tokens) const {
+    const size_t frames = (meta_bytes - ChunkMetaBytes(static_cast<size_t>(tokens), 0)) / kStoredFrameBytes;
+    return StoredWeight(tokens, frames, payload_bytes);
+  }
 };
 
 }  // namespace aludel

@@ -104,7 +104,7 @@ absl::StatusOr<bool> DiskTier::Adopt(const std::string& path, const Found& found
       ++foreign;
     } else if (uint64_t{entry.block} * kStoreBlock + entry.record_bytes() <= segment->bytes()) {
       ++kept;
-      found(entry, {segment, entry.block, entry.meta_bytes, entry.payload_bytes});
+      found(entry, {segment, entry.block, entry.meta_bytes, entry.payload_bytes, entry.planes});
     }
   }
   if (foreign > 0)
@@ -186,7 +186,8 @@ absl::StatusOr<DiskPlace> DiskTier::Append(ChunkMeta meta,
     return EncodeChunkRecord(&meta, place, payloads);
   }));
   footer_.push_back(meta.entry);
-  return DiskPlace{segments_.back(), meta.entry.block, meta.entry.meta_bytes, meta.entry.payload_bytes};
+  const ChunkEntry& entry = meta.entry;
+  return DiskPlace{segments_.back(), entry.block, entry.meta_bytes, entry.payload_bytes, entry.planes};
 }
 
 absl::Status DiskTier::AppendTombstones(absl::Span<const StoreKey> keys) {

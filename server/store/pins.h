@@ -21,8 +21,11 @@ class Pins {
 
   explicit Pins(size_t budget) : budget_(budget) {}
 
-  // All of them until then, or longer where they are pinned for longer; or none, ResourceExhausted.
+  // All of them until then, or longer where they are pinned for longer; or none, ResourceExhausted. What is pinned counts
+  // with the most bytes that were wished for it.
   absl::Status Pin(absl::Span<const Wish> chunks, absl::Time until, absl::Time now);
+  // What is pinned takes so many bytes from now on. False, and no change: that is more than the budget.
+  bool Resize(const ChunkKey& key, size_t bytes, absl::Time now);
   // Whether it was pinned.
   bool Unpin(const ChunkKey& key);
   bool IsPinned(const ChunkKey& key, absl::Time now) const { return Until(key) > now; }
@@ -32,8 +35,9 @@ class Pins {
   std::vector<ChunkKey> Keys() const;
   void Clear();
 
-  // Of pins that may have ended, too.
+  // Of pins that may have ended, too, both.
   size_t bytes() const { return bytes_; }
+  size_t count() const { return pins_.size(); }
   size_t budget() const { return budget_; }
 
  private:

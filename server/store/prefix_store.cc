@@ -3,16 +3,31 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <limits>
 #include <utility>
 
+#include "server/store/cut_frames.h"
 #include "transport/monotonic_clock.h"
 
 namespace aludel {
+namespace {
+
+// Rows of moves are short: others wait for the lock.
+constexpr int kMovesInRow = 16;
+// Of codes that are cut under the lock in one row, where memory would be over its limit until later.
+constexpr size_t kCutsInRow = 1 << 20;
+// Where nothing was computed or read yet.
+constexpr double kUsualPrefillRate = 1e4;  // tokens a second
+constexpr double kUsualDiskRate = 1e9;     // bytes a second
+
+}  // namespace
 
 PrefixStore::PrefixStore(Options options)
     : options_(std::move(options)),
       tenants_(options_.quota),
-      pins_(std::min(options_.pinned_bytes, options_.memory_bytes / 2)) {
+      utility_(options_.cuts),
+      pins_(std::min(options_.pinned_bytes, options_.memory_bytes / 2)),
+      agents_(options_.memory_bytes / 4) {
   {
     absl::MutexLock lock(&mutex_);
     index_.Watch(options_.watcher);
@@ -22,14 +37,20 @@ PrefixStore::PrefixStore(Options options)
 }
 
 PrefixStore::~PrefixStore() {
+  {
+    absl::MutexLock lock(&mutex_);
+    expected_reads_.clear();
+  }
   readers_ = nullptr;
   writer_ = nullptr;
   CloseRemote();
 }
 
 StorePosition PrefixStore::Begin(const CodecSpec& codec, absl::string_view salt) const {
-  StorePosition position{
-      .key = RootKey(options_.producer, codec, salt), .encoder = EncoderTag(codec), .salt = SaltTag(salt)};
+  StorePosition position{.key = RootKey(options_.producer, codec, salt),
+                         .planes = CutPlanes(codec),
+                         .encoder = EncoderTag(codec),
+                         .salt = SaltTag(salt)};
   absl::MutexLock lock(&mutex_);
   position.generation = lookups_;
   return position;
@@ -38,11 +59,12 @@ StorePosition PrefixStore::Begin(const CodecSpec& codec, absl::string_view salt)
 std::vector<StoredChunk> PrefixStore::Find(absl::Span<const int32_t> prompt, absl::Duration max_age,
                                            StorePosition* at) {
   std::vector<StoredChunk> chunks;
-  const absl::Time since = MonotonicNow() - max_age;
+  const absl::Time asked = MonotonicNow();
+  const absl::Time since = asked - max_age;
   ChunkHasher hasher;
   while (at->tokens < static_cast<int64_t>(prompt.size())) {
     const std::vector<ChunkKey> candidates = Candidates(at->key, prompt.subspan(at->tokens), hasher);
-    if (!Take(candidates, prompt, since, at, &chunks)) break;
+    if (!Take(candidates, prompt, since, MemoryOrder::Seconds(asked), at, &chunks)) break;
   }
   absl::MutexLock lock(&mutex_);
   if (at->generation != lookups_) return chunks;
@@ -89,29 +111,32 @@ std::vector<ChunkKey> PrefixStore::Candidates(const ChunkKey& before, absl::Span
   return candidates;
 }
 
-PrefixStore::Node* PrefixStore::Longest(absl::Span<const ChunkKey> candidates, absl::Time since) {
+PrefixStore::Node* PrefixStore::Longest(absl::Span<const ChunkKey> candidates, absl::Time since,
+                                        uint8_t planes) {
   for (auto key = candidates.rbegin(); key != candidates.rend(); ++key) {
     Node* node = index_.Find(*key);
-    if (node != nullptr && node->stored() && node->added >= since) return node;
+    if (node != nullptr && node->serves(planes) && node->added >= since) return node;
   }
   return nullptr;
 }
 
 bool PrefixStore::Take(absl::Span<const ChunkKey> candidates, absl::Span<const int32_t> prompt,
-                       absl::Time since, StorePosition* at, std::vector<StoredChunk>* chunks) {
+                       absl::Time since, double now, StorePosition* at, std::vector<StoredChunk>* chunks) {
   absl::MutexLock lock(&mutex_);
   if (at->generation != lookups_) return false;
-  Node* node = Longest(candidates, since);
+  Node* node = Longest(candidates, since, at->planes);
   if (node == nullptr) return false;
-  if (node->memory == nullptr && node->moving == nullptr && MonotonicNow() < no_reads_before_) return false;
+  StoredFrames frames = FramesOf(*node, at->planes);
+  if (frames == nullptr && MonotonicNow() < no_reads_before_) return false;
   const int64_t begin = at->tokens;
   at->key = node->key;
   at->tokens += node->tokens;
   ++node->requests;
+  CountUse(node, at->planes, now);
   node->wanted = true;
   WriteLater(node, prompt);
   ShareLater(node, prompt);
-  chunks->push_back({*at, begin, node->memory != nullptr ? node->memory : node->moving, node->disk});
+  chunks->push_back({*at, begin, std::move(frames), node->disk});
   return true;
 }
 
@@ -122,47 +147,89 @@ bool PrefixStore::Put(absl::Span<const int32_t> prompt, int64_t end, std::vector
   const ChunkHasher::Name name = ChunkHasher().NameOf(at->key, tokens);
   auto kept = std::make_shared<const std::vector<StoredFrame>>(std::move(frames));
 
-  absl::MutexLock lock(&mutex_);
-  if (at->generation != lookups_) return false;
-  // Behind a chunk that is gone nothing would be found.
-  if (at->tokens > 0) {
-    const Node* before = index_.Find(at->key);
-    if (before == nullptr || !before->stored()) return false;
+  Demoted demoted;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (at->generation != lookups_) return false;
+    // Behind a chunk that is gone nothing would be found; behind one that was cut, by those who ask for fewer planes.
+    const Node* const before = index_.Find(at->key);
+    if (at->tokens > 0 && (before == nullptr || !before->stored())) return false;
+    Node* node = index_.Add({.key = name.key,
+                             .before = at->key,
+                             .encoder = at->encoder,
+                             .salt = at->salt,
+                             .token_begin = static_cast<uint32_t>(at->tokens),
+                             .tokens = static_cast<uint32_t>(tokens.size()),
+                             .stem = name.stem});
+    const absl::Time now = MonotonicNow();
+    node->added = now;
+    ++node->requests;
+    CountUse(node, at->planes, MemoryOrder::Seconds(now));
+    if (!KeepInMemory(node, std::move(kept), at->planes)) return false;
+    at->key = name.key;
+    at->tokens = end;
+    WriteLater(node, prompt);
+    ShareLater(node, prompt, ReplacesShared(*node));
+    demoted = Evict(TenantOf(at->salt));
   }
-  Node* node = index_.Add({.key = name.key,
-                           .before = at->key,
-                           .encoder = at->encoder,
-                           .salt = at->salt,
-                           .token_begin = static_cast<uint32_t>(at->tokens),
-                           .tokens = static_cast<uint32_t>(tokens.size()),
-                           .stem = name.stem});
-  node->added = MonotonicNow();
-  ++node->requests;
-  if (node->memory == nullptr) KeepInMemory(node, std::move(kept));
-  at->key = name.key;
-  at->tokens = end;
-  WriteLater(node, prompt);
-  ShareLater(node, prompt, outdated_.erase(node->key) > 0);
-  Evict(TenantOf(at->salt));
+  MakeCuts(std::move(demoted));
   return true;
 }
 
-void PrefixStore::KeepInMemory(Node* node, StoredFrames frames) {
-  node->memory_bytes = StoredWeight(node->tokens, *frames);
+size_t PrefixStore::max_chunk_bytes() const {
+  if (options_.eviction == Eviction::kLru) return options_.memory_bytes;
+  return static_cast<size_t>(kLowMark * static_cast<double>(options_.memory_bytes));
+}
+
+StoredFrames PrefixStore::FramesOf(const Node& node, uint8_t planes) {
+  if (node.memory_serves(planes)) return node.memory;
+  return node.moving_serves(planes) ? node.moving : nullptr;
+}
+
+void PrefixStore::CountUse(Node* node, uint8_t planes, double now) {
+  if (options_.eviction == Eviction::kUtility) utility_.Used(node, planes, now);
+}
+
+void PrefixStore::ReplaceInMemory(Node* node, StoredFrames frames, uint8_t planes) {
+  const size_t bytes = StoredWeight(node->tokens, *frames);
+  stats_.memory.bytes += bytes - node->memory_bytes;
+  tenants_.ResizeMemory(node, bytes);
   node->memory = std::move(frames);
+  node->memory_planes = planes;
+  index_.Stored(node);
+  utility_.Moved(node, MemoryOrder::Now());
+}
+
+bool PrefixStore::KeepInMemory(Node* node, StoredFrames frames, uint8_t planes) {
+  if (node->memory_serves(planes)) return true;
+  const size_t bytes = StoredWeight(node->tokens, *frames);
+  const bool fits = pins_.Resize(node->key, bytes, MonotonicNow());
+  if (node->memory != nullptr) {
+    if (fits) ReplaceInMemory(node, std::move(frames), planes);
+    return fits;
+  }
+  if (!fits) pins_.Unpin(node->key);
+  node->memory_bytes = bytes;
+  node->memory = std::move(frames);
+  node->memory_planes = planes;
   // As young as the chunk in front of it, and gone before that one is.
   const Node* before = index_.Find(node->before);
   const bool follows = before != nullptr && before->memory != nullptr;
+  // What uses it uses the one in front, which took part in this use a little earlier.
+  if (follows && before->uses.Log2AtEpoch() < node->uses.Log2AtEpoch()) node->uses = before->uses;
   node->order = order_.insert(follows ? std::next(before->order) : order_.begin(), node);
   tenants_.AddMemory(node, follows ? before : nullptr);
   index_.Stored(node);
   stats_.memory.bytes += node->memory_bytes;
   ++stats_.memory.entries;
+  if (options_.eviction == Eviction::kUtility) utility_.Add(node, MemoryOrder::Now());
+  return true;
 }
 
 void PrefixStore::DropFromMemory(Node* node) {
   stats_.memory.bytes -= node->memory_bytes;
   --stats_.memory.entries;
+  utility_.Remove(node, MemoryOrder::Now());
   tenants_.RemoveMemory(node);
   order_.erase(node->order);
   node->memory = nullptr;
@@ -173,7 +240,7 @@ void PrefixStore::DropFromMemory(Node* node) {
 PrefixStore::Node* PrefixStore::LeastUsed(StoreIndex::Order& order) {
   const absl::Time now = MonotonicNow();
   for (size_t turns = order.size(); turns > 0; --turns) {
-    if (!pins_.IsPinned(order.back()->key, now)) return order.back();
+    if (!pins_.IsPinned(order.back()->key, now)) return InItsPlace(order.back(), now);
     order.splice(order.begin(), order, std::prev(order.end()));
   }
   return nullptr;
@@ -194,13 +261,102 @@ void PrefixStore::KeepQuota(TenantTag tenant) {
   }
 }
 
-void PrefixStore::Evict(TenantTag tenant) {
+PrefixStore::Demoted PrefixStore::Evict(TenantTag tenant) {
+  Demoted demoted;
   KeepQuota(tenant);
+  if (options_.eviction == Eviction::kUtility) {
+    DemoteByUtility(&demoted);
+    return demoted;
+  }
   while (stats_.memory.bytes > options_.memory_bytes) {
     Node* node = LeastUsed(order_);
     if (node == nullptr) break;
     ++stats_.memory.evictions;
+    demoted.dropped.push_back(node->memory);
     DropFromMemory(node);
+  }
+  return demoted;
+}
+
+void PrefixStore::DemoteByUtility(Demoted* demoted) {
+  const auto limit = static_cast<double>(options_.memory_bytes);
+  const auto used = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return static_cast<double>(stats_.memory.bytes) - static_cast<double>(cutting_bytes_);
+  };
+  const auto full = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stats_.memory.bytes > options_.memory_bytes;
+  };
+  const auto drop = [&](Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    ++stats_.memory.evictions;
+    demoted->dropped.push_back(node->memory);
+    DropFromMemory(node);
+  };
+  demoting_ = full() || used() > (demoting_ ? kLowMark : kHighMark) * limit;
+  if (!demoting_) return;
+  const absl::Time time = MonotonicNow();
+  const double now = MemoryOrder::Seconds(time);
+  const double rate = options_.prefill_tokens_per_second();
+  utility_.Begin({.prefill_seconds = 1 / (rate > 0 ? rate : kUsualPrefillRate),
+                  .disk_bytes_per_second =
+                      stats_.load_seconds > 0 ? loaded_bytes_ / stats_.load_seconds : kUsualDiskRate},
+                 now);
+  size_t cut_here = 0;
+  for (int moves = 0; full() || (used() > kLowMark * limit && moves < kMovesInRow); ++moves) {
+    const MemoryOrder::Move move = utility_.Next(now);
+    if (move.node == nullptr) break;
+    // Once for each pin, and not in each row.
+    if (const absl::Time until = pins_.Until(move.node->key); until > time) {
+      utility_.PassOver(move.node, MemoryOrder::Seconds(until), now);
+      continue;
+    }
+    // The other is neither pinned nor expected, and goes whole even where it is about to be cut.
+    if (Node* const other = InItsPlace(move.node, time); other != move.node) {
+      utility_.PassOver(move.node, now, now);
+      drop(other);
+      continue;
+    }
+    size_t payload = 0;
+    for (const StoredFrame& frame : *move.node->memory) payload += frame.payload.size();
+    const size_t left = move.planes == 0 ? 0 : CutBytes(*move.node->memory, move.planes);
+    if (left == 0 || (full() && cut_here + left > kCutsInRow)) {
+      drop(move.node);
+      continue;
+    }
+    if (full()) {
+      cut_here += left;
+      ++stats_.cuts;
+      demoted->dropped.push_back(move.node->memory);
+      ReplaceInMemory(move.node, CutFrames(move.node->memory, move.planes), move.planes);
+      continue;
+    }
+    demoted->cuts.push_back({move.node->key, move.node->memory, move.planes, payload - left});
+    cutting_bytes_ += payload - left;
+    utility_.PassOver(move.node, std::numeric_limits<double>::infinity(), now);
+  }
+  // What the row has freed below the mark is the relaxation's.
+  const double gap = utility_.End(kLowMark * limit - used(), now);
+  if (used() > kLowMark * limit) return;
+  demoting_ = false;  // or what comes next, used once so far, would always be what goes
+  stats_.placement_gap = gap;
+}
+
+void PrefixStore::MakeCuts(Demoted demoted) {
+  if (demoted.cuts.empty()) return;
+  std::vector<StoredFrames> cut;
+  cut.reserve(demoted.cuts.size());
+  for (const Demoted::Cut& one : demoted.cuts) cut.push_back(CutFrames(one.of, one.planes));
+  absl::MutexLock lock(&mutex_);
+  for (size_t i = 0; i < cut.size(); ++i) {
+    const Demoted::Cut& one = demoted.cuts[i];
+    cutting_bytes_ -= one.freed;
+    Node* const node = index_.Find(one.key);
+    if (node == nullptr || node->memory != one.of) continue;  // gone, or made again, meanwhile
+    if (pins_.IsPinned(one.key, MonotonicNow())) {
+      utility_.Moved(node, MemoryOrder::Now());
+      continue;
+    }
+    ++stats_.cuts;
+    ReplaceInMemory(node, std::move(cut[i]), one.planes);
   }
 }
 

@@ -1,6 +1,7 @@
 // The operator's side of the prefix store: what is pinned, cleared in part, and told of it.
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -23,19 +24,27 @@ std::vector<StoredChunk> PrefixStore::Peek(absl::Span<const int32_t> prompt, Sto
   while (at->tokens < static_cast<int64_t>(prompt.size())) {
     const std::vector<ChunkKey> candidates = Candidates(at->key, prompt.subspan(at->tokens), hasher);
     absl::MutexLock lock(&mutex_);
-    const Node* node = Longest(candidates, absl::InfinitePast());
+    const Node* node = Longest(candidates, absl::InfinitePast(), at->planes);
     if (node == nullptr) break;
     const int64_t begin = at->tokens;
     at->key = node->key;
     at->tokens += node->tokens;
-    chunks.push_back({*at, begin, node->memory != nullptr ? node->memory : node->moving, node->disk});
+    chunks.push_back({*at, begin, FramesOf(*node, at->planes), node->disk});
   }
   return chunks;
 }
 
-int64_t PrefixStore::Prefetch(absl::Span<const int32_t> prompt, StorePosition at) {
+void PrefixStore::Prefetch(std::vector<int32_t> prompt, const StorePosition& at,
+                           std::function<void(int64_t)> done) {
+  const auto tokens = std::make_shared<const std::vector<int32_t>>(std::move(prompt));
+  PeekEverywhere(*tokens, at, [this, tokens, done](const std::vector<StoredChunk>& chunks) {
+    done(LoadAll(chunks, *tokens));
+  });
+}
+
+int64_t PrefixStore::LoadAll(absl::Span<const StoredChunk> chunks, absl::Span<const int32_t> prompt) {
   int64_t tokens = 0;
-  for (const StoredChunk& chunk : Peek(prompt, &at)) {
+  for (const StoredChunk& chunk : chunks) {
     if (chunk.frames != nullptr) continue;
     tokens += chunk.end.tokens - chunk.token_begin;
     Load(chunk, prompt, [](const StoredFrames&) {});
@@ -45,42 +54,52 @@ int64_t PrefixStore::Prefetch(absl::Span<const int32_t> prompt, StorePosition at
 
 absl::StatusOr<int64_t> PrefixStore::Pin(absl::Span<const int32_t> prompt, StorePosition at,
                                          absl::Duration ttl) {
-  const StorePosition begin = at;
   const std::vector<StoredChunk> chunks = Peek(prompt, &at);
   int64_t pinned_tokens = 0;
   {
     absl::MutexLock lock(&mutex_);
     std::vector<Pins::Wish> wishes;
+    std::vector<const Node*> nodes;
     for (const StoredChunk& chunk : chunks) {
       const Node* node = index_.Find(chunk.end.key);
-      if (node == nullptr || !node->stored()) break;  // it went since it was found
+      if (node == nullptr || !node->serves(at.planes)) break;  // it went since it was found, or was cut
       const int64_t tokens = chunk.end.tokens - chunk.token_begin;
       wishes.push_back({chunk.end.key, chunk.frames != nullptr ? StoredWeight(tokens, *chunk.frames)
-                                                               : chunk.disk.payload_bytes});
+                                                               : chunk.disk.weight(tokens)});
+      nodes.push_back(node);
       pinned_tokens = chunk.end.tokens;
     }
     const absl::Time now = MonotonicNow();
     ALUDEL_RETURN_IF_ERROR(pins_.Pin(wishes, now + ttl, now));
+    RenewLater(nodes);
   }
-  Prefetch(prompt, begin);
+  LoadAll(chunks, prompt);
   return pinned_tokens;
 }
 
 int64_t PrefixStore::Unpin(absl::Span<const int32_t> prompt, StorePosition at) {
   int64_t tokens = 0;
+  at.planes = kFewestPlanes;
   const std::vector<StoredChunk> chunks = Peek(prompt, &at);
   absl::MutexLock lock(&mutex_);
   for (const StoredChunk& chunk : chunks) {
-    if (pins_.Unpin(chunk.end.key)) tokens += chunk.end.tokens - chunk.token_begin;
+    if (EndPin(chunk.end.key)) tokens += chunk.end.tokens - chunk.token_begin;
   }
   if (chunks.empty()) return tokens;
   for (const ChunkKey& key : pins_.Keys()) {
     const Node* const pinned = index_.Find(key);
     const Node* node = pinned;
     while (node != nullptr && node->key != at.key && node->tokens > 0) node = index_.Find(node->before);
-    if (node != nullptr && node->key == at.key && pins_.Unpin(key)) tokens += pinned->tokens;
+    if (node != nullptr && node->key == at.key && EndPin(key)) tokens += pinned->tokens;
   }
   return tokens;
+}
+
+bool PrefixStore::EndPin(const ChunkKey& key) {
+  if (Node* const node = index_.Find(key); node != nullptr && node->memory != nullptr) {
+    utility_.Moved(node, MemoryOrder::Now());
+  }
+  return pins_.Unpin(key);
 }
 
 absl::Status PrefixStore::SetQuota(TenantTag tenant, const QuotaChange& change) {
@@ -112,7 +131,7 @@ std::vector<StoredChunkReport> PrefixStore::List(const StoreFilter& filter, size
     const uint64_t on_disk = node.disk.segment == nullptr ? 0 : node.disk.record_bytes();
     const size_t in_memory = node.memory == nullptr ? 0 : node.memory_bytes;
     reports.push_back({node.key, node.encoder, node.salt, node.token_begin, node.tokens, in_memory, on_disk,
-                       std::max(pins_.Until(node.key) - now, absl::ZeroDuration())});
+                       IsAtRemote(node, now), std::max(pins_.Until(node.key) - now, absl::ZeroDuration())});
   };
   for (const auto& [tenant, share] : tenants_.shares()) {
     if (filter.tenant && *filter.tenant != tenant) continue;
@@ -143,6 +162,7 @@ size_t PrefixStore::ClearSome(const StoreFilter& filter, std::function<void(cons
   {
     absl::MutexLock lock(&mutex_);
     ++lookups_;  // what was looked up before is not stored any more, whatever it is: it may be of these
+    if (filter.tenant) agents_.Forget(*filter.tenant);
     Clearing clearing = {filter, KeysOf(filter)};
     done = AlsoAtRemote(filter, clearing.keys, std::move(done));
     auto on_disk = std::make_shared<absl::flat_hash_set<ChunkKey>>();

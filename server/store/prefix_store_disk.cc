@@ -81,6 +81,7 @@ void PrefixStore::SetOnDisk(Node* node, const DiskPlace& place) {
     tenants_.RemoveDisk(node);
   }
   node->disk = place;
+  utility_.Moved(node, MemoryOrder::Now());
   node->wanted = false;
   segments_[place.segment->number()].push_back(node->key);
   tenants_.AddDisk(node);
@@ -93,12 +94,15 @@ void PrefixStore::DropFromDisk(Node* node) {
   --stats_.disk.entries;
   tenants_.RemoveDisk(node);
   node->disk = {};
+  utility_.Moved(node, MemoryOrder::Now());
   index_.Drop(node);
 }
 
 void PrefixStore::WriteLater(Node* node, absl::Span<const int32_t> prompt) {
-  if (writer_ == nullptr || node->writing || node->disk.segment != nullptr || node->memory == nullptr ||
-      node->over_quota || node->requests < options_.disk->min_requests) {
+  const bool on_disk = node->disk.segment != nullptr &&
+                       (node->memory == nullptr || Serves(node->disk.planes, node->memory_planes));
+  if (writer_ == nullptr || node->writing || on_disk || node->memory == nullptr || node->over_quota ||
+      node->requests < options_.disk->min_requests) {
     return;
   }
   node->writing = writer_->Push(ToWrite(*node, prompt));
@@ -115,6 +119,7 @@ DiskWrite PrefixStore::ToWrite(const Node& node, absl::Span<const int32_t> promp
   entry.token_begin = node.token_begin;
   entry.tokens = node.tokens;
   entry.stem = node.stem;
+  entry.planes = node.memory_planes;
   entry.added_unix_ms = absl::ToUnixMillis(absl::Now() - (MonotonicNow() - node.added));
   const absl::Span<const int32_t> tokens = prompt.subspan(node.token_begin, node.tokens);
   write.meta.tokens.assign(tokens.begin(), tokens.end());
@@ -130,7 +135,10 @@ bool PrefixStore::IsWanted(const DiskWrite& write) {
   if (write.frames == nullptr) return true;
   if (IsBeingCleared(write.meta.entry)) return false;
   const Node* node = index_.Find(write.meta.entry.key);
-  if (node != nullptr && node->disk.segment != nullptr) return false;
+  if (node != nullptr && node->disk.segment != nullptr &&
+      Serves(node->disk.planes, write.meta.entry.planes)) {
+    return false;
+  }
   if (write.meta.entry.token_begin == 0) return true;
   const Node* before = index_.Find(write.meta.entry.before);
   return before != nullptr && before->stored();
@@ -219,6 +227,7 @@ void PrefixStore::Retire(std::shared_ptr<SegmentFile> segment) {
       if (node == nullptr || node->disk.segment != segment) continue;
       if (const auto found = frames.find(key); found != frames.end()) {
         node->moving = found->second;
+        node->moving_planes = node->disk.planes;
       } else {
         ++stats_.disk.evictions;
       }
@@ -245,11 +254,13 @@ void PrefixStore::Retire(std::shared_ptr<SegmentFile> segment) {
 
 std::vector<ChunkEntry> PrefixStore::Survivors(const SegmentFile& segment) {
   std::vector<ChunkEntry> survivors;
+  absl::flat_hash_set<ChunkKey> seen;  // one that was written cut and then whole is there twice
   uint64_t bytes = 0;
   absl::MutexLock lock(&mutex_);
   for (const ChunkKey& key : segments_[segment.number()]) {
     const Node* node = index_.Find(key);
     if (node == nullptr || node->disk.segment.get() != &segment || !node->wanted) continue;
+    if (!seen.insert(key).second) continue;
     survivors.push_back({.key = key,
                          .block = node->disk.block,
                          .meta_bytes = node->disk.meta_bytes,
@@ -275,25 +286,29 @@ void PrefixStore::Load(const StoredChunk& chunk, absl::Span<const int32_t> promp
                               .payload_bytes = chunk.disk.payload_bytes};
     absl::StatusOr<LoadedChunk> loaded =
         LoadChunk(chunk.disk.segment->file(), chunk.disk.segment->number(), entry);
-    if (loaded.ok() && loaded->meta.tokens != tokens) loaded = absl::DataLossError("record: of other tokens");
+    if (loaded.ok() && (loaded->meta.tokens != tokens || loaded->meta.entry.planes != chunk.disk.planes)) {
+      loaded = absl::DataLossError("record: of other tokens or planes");
+    }
     if (!loaded.ok()) {
       OnLoadFailed(chunk, loaded.status());
       return done(nullptr);
     }
-    StoredFrames frames = ToFrames(*loaded);
+    const StoredFrames frames = ToFrames(*loaded);
+    Demoted demoted;
     {
       absl::MutexLock lock(&mutex_);
       ++stats_.loads;
       late_reads_ = 0;
       stats_.load_seconds += absl::ToDoubleSeconds(MonotonicNow() - begun);
       Node* node = chunk.end.generation == lookups_ ? index_.Find(chunk.end.key) : nullptr;
-      if (node != nullptr && node->stored() && node->memory == nullptr &&
-          StoredWeight(node->tokens, *frames) <= max_chunk_bytes()) {
-        KeepInMemory(node, frames);
-        Evict(TenantOf(node->salt));
+      loaded_bytes_ += static_cast<double>(entry.record_bytes());
+      if (node != nullptr && node->stored() && StoredWeight(node->tokens, *frames) <= max_chunk_bytes()) {
+        KeepInMemory(node, frames, chunk.disk.planes);
+        demoted = Evict(TenantOf(node->salt));
       }
     }
-    done(std::move(frames));
+    done(frames);
+    MakeCuts(std::move(demoted));
   };
   if (readers_->Post(std::move(read))) return;
   {
@@ -338,17 +353,22 @@ void PrefixStore::Clear(std::function<void(const absl::Status&)> done) {
     ++generation_;
     ++lookups_;
     pins_.Clear();
+    agents_.Clear();
+    expected_reads_.clear();
     order.swap(order_);
     tenants = tenants_.TakeAll();
     *nodes = index_.TakeAll();
+    utility_.Clear();
     segments.swap(segments_);
     stats_.memory.bytes = 0;
     stats_.memory.entries = 0;
+    stats_.placement_gap = 0;
     stats_.disk.entries = 0;
     done = AlsoAtRemote({}, {}, std::move(done));
-    // Before whatever is stored from now on; and the leases in the nodes go before the files are counted.
+    // Before whatever is stored from now on; and the leases in the nodes, which are the writer's alone from here on, go
+    // before the files are counted.
     if (writer_ != nullptr) {
-      writer_->Run([this, nodes, done]() mutable {
+      writer_->Run([this, nodes = std::move(nodes), done]() mutable {
         nodes = nullptr;
         done(ClearDisk());
       });

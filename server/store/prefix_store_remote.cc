@@ -20,12 +20,14 @@ constexpr absl::Duration kSharingPause = absl::Seconds(1);
 // So many answers in a row that came too late, and the remote is left alone for a while.
 constexpr int kManyLateRemotes = 4;
 constexpr absl::Duration kRemotePause = absl::Seconds(10);
+// An operator's look-up waits for what a request would not.
+constexpr absl::Duration kOperatorWait = absl::Seconds(5);
 // Each look-up is short.
 constexpr size_t kFinders = 2;
 // Beyond, they are forgotten, and the old chunks stay until they are seen again.
 constexpr size_t kMaxOutdated = 4096;
 // What the remote takes longer for at the end is not written: it is a cache.
-constexpr absl::Duration kClosing = absl::Seconds(5);
+constexpr absl::Duration kClosing = absl::Seconds(2);
 
 }  // namespace
 
@@ -39,7 +41,8 @@ void PrefixStore::OpenRemote() {
                                                        // Found out before the request goes on without it.
                                                        .silence = remote_wait() * 9 / 10,
                                                        .producer = ProducerHash(options_.producer)});
-  sharer_ = std::make_unique<WriteBehind>(kMaxSharingBytes, [this](const DiskWrite& write) { Share(write); });
+  sharer_ = std::make_unique<WriteBehind>(
+      kMaxSharingBytes, [this](const DiskWrite& write) { Share(write); }, /*shared=*/true);
   remote_finders_ = std::make_unique<ReadPool>(kFinders, kMaxRemoteReads);
   remote_readers_ = std::make_unique<ReadPool>(remote.threads, kMaxRemoteReads);
 }
@@ -66,14 +69,20 @@ bool PrefixStore::FindRemote(absl::Span<const int32_t> prompt, absl::Duration ma
     absl::MutexLock lock(&mutex_);
     if (now < no_remote_before_ || at.generation != lookups_) return false;
   }
-  const absl::Time until = now + remote_wait();
-  const absl::Time oldest = absl::Now() - max_age;
-  const absl::Span<const int32_t> rest = prompt.subspan(at.tokens);
+  return PostFind(prompt.subspan(at.tokens), at, now + remote_wait(), absl::Now() - max_age,
+                  [done](std::vector<StoredChunk> chunks, const absl::Status&) { done(std::move(chunks)); });
+}
+
+bool PrefixStore::PostFind(absl::Span<const int32_t> rest, const StorePosition& at, absl::Time until,
+                           absl::Time oldest, RemoteFound done) {
   auto find = [this, at, until, oldest, tokens = std::vector<int32_t>(rest.begin(), rest.end()), done] {
     std::vector<StoredChunk> chunks;
+    absl::Status whole = absl::UnavailableError("the remote tells nothing");
     if (MonotonicNow() < until && remote_->usable()) {
       const absl::StatusOr<RemoteTier::Run> run = remote_->Find(at.key, at.salt, at.encoder, tokens, until);
-      CountFind(run);
+      CountFind(run, until);
+      whole = run.status();
+      if (run.ok() && run->in_part) whole = absl::UnavailableError("the remote tells a part");
       StorePosition end = at;
       for (size_t i = 0; run.ok() && i < run->chunks.size(); ++i) {
         const int64_t begin = end.tokens;
@@ -82,12 +91,63 @@ bool PrefixStore::FindRemote(absl::Span<const int32_t> prompt, absl::Duration ma
         chunks.push_back({.end = end, .token_begin = begin, .remote = RemotePlace{run->era, oldest}});
       }
     }
-    done(std::move(chunks));
+    done(std::move(chunks), whole);
   };
   if (remote_finders_->Post(std::move(find))) return true;
   absl::MutexLock lock(&mutex_);
   ++stats_.remote.reads_full;
   return false;
+}
+
+void PrefixStore::PeekEverywhere(absl::Span<const int32_t> prompt, StorePosition at,
+                                 std::function<void(std::vector<StoredChunk>)> done) {
+  std::vector<StoredChunk> here = Peek(prompt, &at);
+  if (at.tokens < static_cast<int64_t>(prompt.size())) {
+    const auto add = [here, done](std::vector<StoredChunk> there) {
+      there.insert(there.begin(), here.begin(), here.end());
+      done(std::move(there));
+    };
+    if (FindRemote(prompt, absl::InfiniteDuration(), at, add)) return;
+  }
+  done(std::move(here));
+}
+
+void PrefixStore::PeekAll(absl::Span<const int32_t> prompt, StorePosition at,
+                          std::function<void(absl::StatusOr<std::vector<StoredChunk>>)> done) {
+  std::vector<StoredChunk> here = Peek(prompt, &at);
+  if (remote_ == nullptr || at.tokens >= static_cast<int64_t>(prompt.size())) return done(std::move(here));
+  const auto add = [here, done](std::vector<StoredChunk> there, const absl::Status& whole) {
+    if (!whole.ok()) return done(absl::UnavailableError(whole.message()));
+    there.insert(there.begin(), here.begin(), here.end());
+    done(std::move(there));
+  };
+  const absl::Time until = MonotonicNow() + kOperatorWait;
+  if (PostFind(prompt.subspan(at.tokens), at, until, absl::InfinitePast(), add)) return;
+  done(absl::UnavailableError("too many look-ups wait for the remote"));
+}
+
+void PrefixStore::RenewLater(const std::vector<const Node*>& nodes) {
+  if (remote_ == nullptr || !remote_->usable()) return;
+  auto entries = std::make_shared<std::vector<ChunkEntry>>();
+  for (const Node* node : nodes) {
+    ChunkEntry& entry = entries->emplace_back();
+    entry.key = node->key;
+    entry.before = node->before;
+    entry.tokens = node->tokens;
+    entry.stem = node->stem;
+    entry.encoder = node->encoder;
+    entry.salt = node->salt;
+  }
+  sharer_->Run([this, entries] {
+    for (const ChunkEntry& entry : *entries) {
+      const absl::Status renewed = remote_->Renew(entry);
+      if (!renewed.ok()) return CountRemoteError(renewed);
+    }
+  });
+}
+
+bool PrefixStore::IsAtRemote(const Node& node, absl::Time now) const {
+  return remote_ != nullptr && node.shared > std::max(now - options_.remote->ttl, remote_->up_since());
 }
 
 void PrefixStore::LoadRemote(const StoredChunk& chunk, absl::Span<const int32_t> prompt,
@@ -130,31 +190,42 @@ StoredFrames PrefixStore::ReadRemote(const StoredChunk& chunk, absl::Span<const 
   const bool is_known = age >= absl::ZeroDuration();
   const bool is_old =
       chunk.remote->oldest != absl::InfinitePast() && (!is_known || added < chunk.remote->oldest);
+  const bool is_cut = !Serves(entry.planes, chunk.end.planes);
   StoredFrames frames = ToFrames(*loaded);
-  absl::MutexLock lock(&mutex_);
-  ++stats_.remote.loads;
-  stats_.remote.load_seconds += absl::ToDoubleSeconds(MonotonicNow() - begun);
-  late_remotes_[static_cast<size_t>(RemoteWork::kLoad)] = 0;
-  if (is_old) {
-    if (outdated_.size() >= kMaxOutdated) outdated_.clear();
-    outdated_.insert(entry.key);
-    return nullptr;
+  Demoted demoted;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Time now = MonotonicNow();
+    ++stats_.remote.loads;
+    stats_.remote.load_seconds += absl::ToDoubleSeconds(now - begun);
+    late_remotes_[static_cast<size_t>(RemoteWork::kLoad)] = 0;
+    if (is_old || is_cut) {
+      if (outdated_.size() >= kMaxOutdated) outdated_.clear();
+      outdated_[entry.key] = entry.planes;
+      return nullptr;
+    }
+    if (chunk.end.generation != lookups_ || StoredWeight(entry.tokens, *frames) > max_chunk_bytes()) {
+      return frames;
+    }
+    Node* node = index_.Add(entry);
+    const absl::Time encoded = is_known ? now - age : absl::InfinitePast();
+    if (!node->stored()) {
+      node->added = encoded;
+    } else if (!node->memory_serves(entry.planes)) {
+      node->added = std::min(node->added, encoded);  // it takes the place of a cut one
+    }
+    node->shared = now;
+    ++node->requests;
+    CountUse(node, chunk.end.planes, MemoryOrder::Seconds(now));
+    KeepInMemory(node, frames, entry.planes);
+    demoted = Evict(TenantOf(entry.salt));
   }
-  if (chunk.end.generation != lookups_ || StoredWeight(entry.tokens, *frames) > max_chunk_bytes()) {
-    return frames;
-  }
-  Node* node = index_.Add(entry);
-  if (!node->stored()) node->added = is_known ? MonotonicNow() - age : absl::InfinitePast();
-  node->shared = MonotonicNow();
-  ++node->requests;
-  if (node->memory == nullptr) {
-    KeepInMemory(node, frames);
-    Evict(TenantOf(entry.salt));
-  }
+  MakeCuts(std::move(demoted));
   return frames;
 }
 
 void PrefixStore::OnRemoteLoadFailed(const StoredChunk& chunk, const absl::Status& status) {
+  if (absl::IsDeadlineExceeded(status)) return CountLateRemote(RemoteWork::kLoad);
   CountRemoteError(status);
   if (!absl::IsDataLoss(status) && !absl::IsNotFound(status)) return;
   {
@@ -168,7 +239,12 @@ void PrefixStore::OnRemoteLoadFailed(const StoredChunk& chunk, const absl::Statu
   if (!dropped.ok()) CountRemoteError(dropped);
 }
 
-void PrefixStore::CountFind(const absl::StatusOr<RemoteTier::Run>& run) {
+void PrefixStore::CountFind(const absl::StatusOr<RemoteTier::Run>& run, absl::Time until) {
+  if (absl::IsDeadlineExceeded(run.status())) {
+    // From then on it is not waited for, which is counted where that is done.
+    if (MonotonicNow() < until) CountLateRemote(RemoteWork::kFind);
+    return;
+  }
   if (!run.ok()) return CountRemoteError(run.status());
   absl::MutexLock lock(&mutex_);
   if (run->in_part) {
@@ -216,6 +292,13 @@ void PrefixStore::ShareLater(Node* node, absl::Span<const int32_t> prompt, bool 
   }
 }
 
+bool PrefixStore::ReplacesShared(const Node& node) {
+  const auto shared = outdated_.find(node.key);
+  if (shared == outdated_.end() || !Serves(node.memory_planes, shared->second)) return false;
+  outdated_.erase(shared);
+  return true;
+}
+
 void PrefixStore::Share(const DiskWrite& write) {
   bool wanted = false;
   {
@@ -243,6 +326,8 @@ PrefixStore::Cleared PrefixStore::AlsoAtRemote(const StoreFilter& filter,
   if (remote_ == nullptr) return done;
   if (!filter.from) {
     remote_->BeginEra(filter);
+  } else if (filter.salt && filter.encoder) {
+    remote_->BeginForget(*filter.salt, *filter.encoder, {keys.begin(), keys.end()});
   } else if (const Node* node = index_.Find(*filter.from); node != nullptr) {
     remote_->BeginForget(node->salt, node->encoder, {keys.begin(), keys.end()});
   }

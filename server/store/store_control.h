@@ -40,6 +40,7 @@ struct StoredChunkReport {
   int64_t tokens = 0;
   size_t memory_bytes = 0;  // 0: not in memory
   uint64_t disk_bytes = 0;  // 0: not on disk
+  bool remote = false;      // this server has written or read it there, and its time to live is not over
   absl::Duration pinned;    // from now on
 };
 

@@ -76,16 +76,21 @@ StoreIndex::Node* StoreIndex::Add(const ChunkEntry& entry) {
 }
 
 void StoreIndex::Stored(Node* node) {
-  if (watcher_ == nullptr || node->told || !node->stored()) return;
-  node->told = true;
-  watcher_->OnStored(node->key, node->tokens);
+  if (watcher_ == nullptr) return;
+  std::optional<uint8_t> planes;  // the most of all tiers
+  if (node->memory != nullptr) planes = node->memory_planes;
+  if (node->disk.segment != nullptr && (!planes || Serves(node->disk.planes, *planes)))
+    planes = node->disk.planes;
+  if (node->moving != nullptr && (!planes || Serves(node->moving_planes, *planes)))
+    planes = node->moving_planes;
+  if (node->told == planes) return;
+  if (node->told) watcher_->OnRemoved(node->key, node->tokens, *node->told);
+  if (planes) watcher_->OnStored(node->key, node->tokens, *planes);
+  node->told = planes;
 }
 
 void StoreIndex::Drop(Node* node) {
-  if (node->told && !node->stored()) {
-    node->told = false;
-    watcher_->OnRemoved(node->key, node->tokens);
-  }
+  Stored(node);
   while (node != nullptr && !node->stored() && node->next.empty()) {
     const ChunkKey key = node->key;
     const ChunkKey before = node->before;

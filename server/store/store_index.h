@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -11,10 +12,13 @@
 #include "absl/time/time.h"
 #include "server/store/chunk_key.h"
 #include "server/store/disk_place.h"
+#include "server/store/placement/placement.h"
 #include "server/store/store_watcher.h"
 #include "server/store/stored_frames.h"
 
 namespace aludel {
+
+class UtilityHeap;
 
 // Which chunks are stored, where, and what follows what. Every tier's entries are here, so that one walk finds the
 // longest stored prefix over all of them. Token ids are not: a chunk's key stands for them, and its stem (FORMAT.md) for
@@ -42,21 +46,36 @@ class StoreIndex {
 
     StoredFrames memory;  // null: not in the memory tier
     size_t memory_bytes = 0;
+    uint8_t memory_planes = 0;  // see Serves; of `memory`
     // Where `memory` is: in the memory tier's, and in its tenant's.
     Order::iterator order;
     Order::iterator tenant_memory;
+    // Placement by utility, see MemoryOrder.
+    DecayedCount uses;
+    UtilityHeap* heap = nullptr;  // null: in none
+    size_t heap_index = 0;
+    double passed_over_until = 0;  // seconds; where it is passed over
 
     DiskPlace disk;
     Order::iterator tenant_disk;  // where it is on disk
     StoredFrames moving;          // while they are between two segments
+    uint8_t moving_planes = 0;    // of them
     bool writing = false;         // to the disk, or waiting for it
     bool wanted = false;          // found since it lies where it does on disk
     bool over_quota = false;      // went from disk for its tenant's quota since it came into memory
-    bool told = false;            // to the watcher, as stored
+    std::optional<uint8_t> told;  // to the watcher, as stored: of how many planes
     absl::Time shared = absl::InfinitePast();  // when it was last written to the remote, or found there
     uint32_t requests = 0;                     // since this process knows it
+    absl::Time expected_until = absl::InfinitePast();  // by a workflow, which says that its agent will ask
 
     bool stored() const { return memory != nullptr || disk.segment != nullptr || moving != nullptr; }
+    // Whether what is stored is enough for a request of so many planes.
+    bool serves(uint8_t wanted) const {
+      return memory_serves(wanted) || (disk.segment != nullptr && Serves(disk.planes, wanted)) ||
+             moving_serves(wanted);
+    }
+    bool memory_serves(uint8_t wanted) const { return memory != nullptr && Serves(memory_planes, wanted); }
+    bool moving_serves(uint8_t wanted) const { return moving != nullptr && Serves(moving_planes, wanted); }
   };
 
   using Nodes = absl::node_hash_map<ChunkKey, Node, ChunkKeyHash>;
@@ -78,7 +97,7 @@ class StoreIndex {
   void ForEach(const Visit& visit) const {
     for (const auto& [key, node] : nodes_) visit(node);
   }
-  // To be called when a node may be stored now, or no more.
+  // To be called when a node may be stored now, or in another number of planes; and when it may be no more.
   void Stored(Node* node);
   void Drop(Node* node);
   // Empties the index; freeing what it had, which takes long, is the caller's.

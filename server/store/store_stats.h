@@ -34,6 +34,14 @@ struct RemoteStats {
   uint64_t damaged = 0;
 };
 
+// Chunks of agents to come, by what became of a hint.
+struct ExpectedStats {
+  uint64_t kept = 0;     // were in memory
+  uint64_t loaded = 0;   // are since
+  uint64_t no_room = 0;  // more than their tenant may expect, or has room for
+  uint64_t lost = 0;     // stored no more, or not readable
+};
+
 // A snapshot of the prefix store. Counts only grow.
 struct StoreStats {
   uint64_t hits = 0;          // look-ups that found the whole prompt
@@ -42,6 +50,9 @@ struct StoreStats {
   TierStats memory;
   TierStats disk;
   RemoteStats remote;
+  uint64_t cuts = 0;         // times that a chunk in memory was cut to fewer planes, for room
+  double placement_gap = 0;  // see MemoryOrder::End, of the last row of moves that ended below its mark
+  ExpectedStats expected;
   // Of the disk:
   uint64_t queued_bytes = 0;   // that wait to be written
   uint64_t written_bytes = 0;  // rewritten ones included

@@ -22,12 +22,15 @@ struct StoredFrame {
 using StoredFrames = std::shared_ptr<const std::vector<StoredFrame>>;
 
 // What an entry weighs in memory: payloads, and roughly what stands beside them.
-inline size_t StoredWeight(int64_t tokens, const std::vector<StoredFrame>& frames) {
+inline size_t StoredWeight(int64_t tokens, size_t frames, size_t payload_bytes) {
   constexpr size_t kChunk = 256;
   constexpr size_t kFrame = 64;
-  size_t bytes = kChunk + static_cast<size_t>(tokens) * sizeof(int32_t);
-  for (const StoredFrame& frame : frames) bytes += kFrame + frame.payload.size();
-  return bytes;
+  return kChunk + static_cast<size_t>(tokens) * sizeof(int32_t) + frames * kFrame + payload_bytes;
+}
+inline size_t StoredWeight(int64_t tokens, const std::vector<StoredFrame>& frames) {
+  size_t bytes = 0;
+  for (const StoredFrame& frame : frames) bytes += frame.payload.size();
+  return StoredWeight(tokens, frames.size(), bytes);
 }
 
 // Of a record, to write and as read.

@@ -8,13 +8,15 @@ namespace {
 
 constexpr int kTokenBits = 16;
 constexpr uint32_t kMaxTokens = (1u << kTokenBits) - 1;
+constexpr uint64_t kPlanesMix = 0x9e3779b97f4a7c15;
 
 }  // namespace
 
-uint64_t ChunkEventKey(const ChunkKey& key, uint32_t tokens) {
+uint64_t ChunkEventKey(const ChunkKey& key, uint32_t tokens, uint8_t planes) {
   if (tokens > kMaxTokens) return 0;
   uint64_t hash = 0;
   std::memcpy(&hash, key.data(), sizeof(hash));
+  hash ^= kPlanesMix * planes;
   return (hash << kTokenBits) | tokens;
 }
 
@@ -28,10 +30,19 @@ void StoredPrompts::Remove(uint64_t chunk) {
   if (--length->second == 0) lengths_.erase(length);
 }
 
+bool StoredPrompts::Has(const ChunkKey& key, uint32_t tokens, uint8_t wanted) const {
+  if (chunks_.contains(ChunkEventKey(key, tokens, 0))) return true;
+  for (int planes = wanted; planes > 0 && planes <= kMaxPlanes; ++planes) {
+    if (chunks_.contains(ChunkEventKey(key, tokens, static_cast<uint8_t>(planes)))) return true;
+  }
+  return false;
+}
+
 int64_t StoredPrompts::Find(const CodecSpec& codec, absl::string_view salt,
                             absl::Span<const int32_t> prompt) const {
   if (chunks_.empty()) return 0;
   ChunkHasher hasher;
+  const uint8_t wanted = CutPlanes(codec);
   ChunkKey before = RootKey(producer_, codec, salt);
   size_t found = 0;
   while (found < prompt.size()) {
@@ -43,7 +54,7 @@ int64_t StoredPrompts::Find(const CodecSpec& codec, absl::string_view salt,
       hasher.Add(rest.subspan(hashed, tokens - hashed));
       hashed = tokens;
       const ChunkKey key = hasher.Key();
-      if (tokens == 0 || !chunks_.contains(ChunkEventKey(key, tokens))) continue;
+      if (tokens == 0 || !Has(key, tokens, wanted)) continue;
       longest = tokens;
       before = key;
     }

@@ -15,8 +15,9 @@
 namespace aludel {
 
 // What another server's prefix store holds, by what it tells of its chunks (StoreWatcher, CacheEvents): 48 bits of a chunk's
-// key, and its tokens in the lowest 16. 0: the chunk has more tokens than that, and is not told of. Not thread-safe.
-uint64_t ChunkEventKey(const ChunkKey& key, uint32_t tokens);
+// key, which differ for each number of planes, and its tokens in the lowest 16. 0: the chunk has more tokens than that, and
+// is not told of. Not thread-safe.
+uint64_t ChunkEventKey(const ChunkKey& key, uint32_t tokens, uint8_t planes);
 
 class StoredPrompts {
  public:
@@ -32,6 +33,9 @@ class StoredPrompts {
   size_t chunks() const { return chunks_.size(); }
 
  private:
+  // With enough planes for who wants so many.
+  bool Has(const ChunkKey& key, uint32_t tokens, uint8_t wanted) const;
+
   std::string producer_;
   absl::flat_hash_set<uint64_t> chunks_;
   std::map<uint32_t, size_t> lengths_;  // of the chunks, and how many have each

@@ -25,6 +25,12 @@ void TenantShares::RemoveMemory(Node* node) {
   Forget(TenantOf(node->salt));
 }
 
+void TenantShares::ResizeMemory(Node* node, size_t bytes) {
+  Share& share = shares_[TenantOf(node->salt)];
+  share.memory_bytes += bytes - node->memory_bytes;
+  node->memory_bytes = bytes;
+}
+
 void TenantShares::AddDisk(Node* node) {
   Share& share = shares_[TenantOf(node->salt)];
   node->tenant_disk = share.disk.insert(share.disk.end(), node);
@@ -67,6 +73,16 @@ StoreIndex::Node* TenantShares::OverDisk(TenantTag tenant) const {
   const auto share = shares_.find(tenant);
   if (share == shares_.end() || share->second.disk_bytes <= QuotaOf(tenant).disk_bytes) return nullptr;
   return share->second.disk.front();
+}
+
+size_t TenantShares::MemoryOf(TenantTag tenant) const {
+  const auto share = shares_.find(tenant);
+  return share == shares_.end() ? 0 : share->second.memory_bytes;
+}
+
+TenantShares::Order* TenantShares::MemoryOrder(TenantTag tenant) {
+  const auto share = shares_.find(tenant);
+  return share == shares_.end() ? nullptr : &share->second.memory;
 }
 
 void TenantShares::Forget(TenantTag tenant) {

@@ -42,6 +42,8 @@ class TenantShares {
   // the youngest.
   void AddMemory(Node* node, const Node* before);
   void RemoveMemory(Node* node);
+  // From now on it takes so many bytes there.
+  void ResizeMemory(Node* node, size_t bytes);
   void AddDisk(Node* node);
   void RemoveDisk(Node* node);
   // It is the most recently used one in memory.
@@ -54,6 +56,10 @@ class TenantShares {
   Order* OverMemory(TenantTag tenant);
   // What shall go next of the tenant's; null: it is within its quota.
   Node* OverDisk(TenantTag tenant) const;
+
+  // What it has in memory, and in which order; null: nothing.
+  size_t MemoryOf(TenantTag tenant) const;
+  Order* MemoryOrder(TenantTag tenant);
 
   const Shares& shares() const { return shares_; }
   // Forgets all of them; freeing what it had is the caller's.

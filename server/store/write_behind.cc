@@ -1,9 +1,11 @@
 #include "server/store/write_behind.h"
 
+#include <algorithm>
+
 namespace aludel {
 
-WriteBehind::WriteBehind(size_t max_bytes, std::function<void(const DiskWrite&)> write)
-    : max_bytes_(max_bytes), write_(std::move(write)), thread_([this] { Loop(); }) {}
+WriteBehind::WriteBehind(size_t max_bytes, std::function<void(const DiskWrite&)> write, bool shared)
+    : max_bytes_(max_bytes), shared_(shared), write_(std::move(write)), thread_([this] { Loop(); }) {}
 
 WriteBehind::~WriteBehind() {
   {
@@ -17,6 +19,11 @@ bool WriteBehind::Push(DiskWrite write) {
   const size_t weight = write.weight();
   absl::MutexLock lock(&mutex_);
   if (bytes_ > 0 && bytes_ + weight > max_bytes_) return false;
+  if (shared_) {
+    size_t& own = bytes_of_[TenantOf(write.meta.entry.salt)];
+    if (own > 0 && own + weight > max_bytes_ - std::min(bytes_, max_bytes_)) return false;
+    own += weight;
+  }
   bytes_ += weight;
   queue_.push_back(std::move(write));
   return true;
@@ -54,6 +61,9 @@ void WriteBehind::Loop() {
     }
     absl::MutexLock lock(&mutex_);
     bytes_ -= weight;
+    if (!shared_ || write.frames == nullptr) continue;
+    const auto own = bytes_of_.find(TenantOf(write.meta.entry.salt));
+    if ((own->second -= weight) == 0) bytes_of_.erase(own);
   }
 }
 

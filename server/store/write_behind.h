@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "runtime/codec/store/store_record.h"
+#include "server/store/chunk_key.h"
 #include "server/store/stored_frames.h"
 
 namespace aludel {
@@ -28,10 +30,11 @@ struct DiskWrite {
 };
 
 // Writes in order on a thread of its own, so that no request waits for a disk. Bounded: what does not fit is not
-// written; one chunk fits always, whatever its size. Thread-safe.
+// written; one chunk fits always, whatever its size. With `shared`, each tenant that waits may fill as much as it leaves
+// free, so that one that writes much leaves room for the others. Thread-safe.
 class WriteBehind {
  public:
-  WriteBehind(size_t max_bytes, std::function<void(const DiskWrite&)> write);
+  WriteBehind(size_t max_bytes, std::function<void(const DiskWrite&)> write, bool shared = false);
   // Writes what is queued, then joins the thread.
   ~WriteBehind();
 
@@ -46,10 +49,12 @@ class WriteBehind {
   void Loop();
 
   const size_t max_bytes_;
+  const bool shared_;
   const std::function<void(const DiskWrite&)> write_;
   mutable absl::Mutex mutex_;
   std::deque<DiskWrite> queue_ ABSL_GUARDED_BY(mutex_);
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<TenantTag, size_t> bytes_of_ ABSL_GUARDED_BY(mutex_);  // of tenants, where it is shared
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -1,8 +1,9 @@
-"""What does routing by prefix give on real servers? Plays conversations to 2 prefill servers, 3 decode servers and 2 gateways with
-the demo pair, under each policy: goodput at an objective for the first token, and the share of prompts that was in decode servers'
+"""What does routing by prefix give on real servers? Plays conversations, or a slice of a trace, to 2 prefill servers, 3 decode
+servers and 2 gateways with the demo pair, under each policy: goodput at an objective for the first token, and the share of prompts that was in decode servers'
 caches, beside the share that one cache without bounds would have.
 
     routing_goodput.py --bin build/release/bin [--speed 4] [--policies prefix,round_robin] [--slo-ttft-ms 500]
+    routing_goodput.py --bin build/release/bin --trace conversations.jsonl --slice 600 --speed 8
 
 Seven servers and two clients run on this machine: with fewer idle cores than that only hits mean something.
 """
@@ -21,8 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
 from chaos_fleet import Server  # noqa: E402
 from stack import free_ports  # noqa: E402
 
-BLOCK_TOKENS = 64
-TRACE_BLOCK = 512  # tokens that a trace's hash_id names; --block-tokens makes it BLOCK_TOKENS
+TRACE_BLOCK = 512  # tokens that a trace's hash_id names; --block-tokens makes it fewer
+CONTEXT = 1024  # of the demo pair
+MAX_TOKENS = 8
 HITS = re.compile(r'^aludel_prefix_cache_hits_total\{[^}]*\} (\S+)$', re.MULTILINE)
 QUERIES = re.compile(r'^aludel_prefix_cache_queries_total\{[^}]*\} (\S+)$', re.MULTILINE)
 
@@ -37,6 +39,20 @@ def conversations(count: int, turns: int, gap_ms: float, seed: int) -> List[Dict
             blocks = [0, 1] + [1000 * (one + 1) + block for block in range(2 * (turn + 1))]
             requests.append({"timestamp": (turn * count + place) * gap_ms, "input_length": TRACE_BLOCK * len(blocks),
                              "output_length": 64, "hash_ids": blocks})
+    return requests
+
+
+def trace_slice(trace: Path, count: int, block_tokens: int) -> List[Dict]:
+    """The first requests whose prompts are within the pair's context once blocks are shorter."""
+    longest = (CONTEXT - 64 - MAX_TOKENS) * TRACE_BLOCK // block_tokens
+    requests: List[Dict] = []
+    with trace.open() as lines:
+        for line in lines:
+            request = json.loads(line)
+            if request["input_length"] <= longest:
+                requests.append(request)
+            if len(requests) == count:
+                break
     return requests
 
 
@@ -119,8 +135,8 @@ def play(fleet: Fleet, binaries: Path, folder: Path, requests: List[Dict], optio
         trace.write_text("".join(json.dumps(request) + "\n" for request in half))
         clients.append(subprocess.Popen(
             [str(binaries / "aludel-bench"), "serve", "--url", f"http://127.0.0.1:{fleet.gateways[number]}", "--model", "chat",
-             "--trace", str(trace), "--block-tokens", str(BLOCK_TOKENS), "--tokenizer", "deploy/demo/chat", "--speed", str(speed),
-             "--max-tokens", "8", "--fidelity", fidelity, "--slo-ttft-ms", str(options.slo_ttft_ms),
+             "--trace", str(trace), "--block-tokens", str(options.block_tokens), "--tokenizer", "deploy/demo/chat", "--speed", str(speed),
+             "--max-tokens", str(MAX_TOKENS), "--fidelity", fidelity, "--slo-ttft-ms", str(options.slo_ttft_ms),
              "--json", str(folder / f"load-{number}.json")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
     for client in clients:
         if client.wait() != 0:
@@ -137,6 +153,10 @@ def main() -> int:
     parser.add_argument("--conversations", type=int, default=40)
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--gap-ms", type=float, default=250, help="between two requests, at speed 1")
+    parser.add_argument("--trace", type=Path, help="play its beginning instead of made-up conversations")
+    parser.add_argument("--slice", type=int, default=600, help="requests of the trace")
+    parser.add_argument("--block-tokens", type=int, default=64, help="that a block of 512 of a trace, or of a conversation, becomes")
+    parser.add_argument("--low-speed", type=float, default=1, help="of the load for hits")
     parser.add_argument("--speed", type=float, default=4, help="of the load for goodput")
     parser.add_argument("--slo-ttft-ms", type=int, default=500)
     parser.add_argument("--kv-blocks", type=int, default=1024, help="of a decode server; 16 tokens each")
@@ -144,7 +164,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     binaries = options.bin.resolve()
-    requests = conversations(options.conversations, options.turns, options.gap_ms, options.seed)
+    requests = (trace_slice(options.trace, options.slice, options.block_tokens) if options.trace else
+                conversations(options.conversations, options.turns, options.gap_ms, options.seed))
     print(f"{len(requests)} requests; ideal hits {ideal_hits(requests):.3f}")
     print("policy      | low load, exact: hits | of ideal | under load: goodput/s | share in time")
     goodput = {}
@@ -153,12 +174,10 @@ def main() -> int:
             fleet = Fleet(binaries, Path(name), policy, options.slo_ttft_ms, options.kv_blocks)
             try:
                 fleet.start()
-                play(fleet, binaries, Path(name), requests, options, "exact", 1)
+                play(fleet, binaries, Path(name), requests, options, "exact", options.low_speed)
                 hits = fleet.cache_hits()
                 # Other conversations, that no cache has.
-                fresh = conversations(options.conversations, options.turns, options.gap_ms, options.seed)
-                for request in fresh:
-                    request["hash_ids"] = [10 ** 6 + block for block in request["hash_ids"]]
+                fresh = [{**request, "hash_ids": [10 ** 6 + block for block in request["hash_ids"]]} for request in requests]
                 row = play(fleet, binaries, Path(name), fresh, options, options.fidelity, options.speed)
             finally:
                 fleet.stop()

@@ -43,6 +43,7 @@ class Servers:
                            for name in configured)
         (folder / "decode.textproto").write_text(
             f'listen: "127.0.0.1:{grpc}"\nadmin_listen: "127.0.0.1:{self.admin}"\nserved_model_name: "chat"\n'
+            'log { level: "debug" }\n'
             'engine { directory: "deploy/demo/chat" threads: 1 max_num_seqs: 16 compute_dtype: "f32" kv_dtype: "f32" }\n'
             f'{adapters}max_resident_adapters: {RESIDENT}\nadapter_root: "{folder}/adapters"\n{tracing}')
         keys = folder / "keys"
@@ -70,6 +71,14 @@ class Servers:
 
     def logs(self) -> str:
         return "\n".join((self.folder / f"{name}.log").read_text()[-2000:] for name in ("decode", "gateway"))
+
+    def logged(self, process: str, pattern: str) -> str:
+        """The first match in its log, awaited: a request's line may come after its answer."""
+        deadline = time.monotonic() + WAIT_S
+        while (found := re.search(pattern, (self.folder / f"{process}.log").read_text(), re.MULTILINE)) is None:
+            assert time.monotonic() < deadline, f"{process} does not log {pattern}\n{self.logs()}"
+            time.sleep(0.05)
+        return found.group(0)
 
     def call(self, path: str, body: Optional[Dict[str, Any]] = None, key: str = "client") -> Tuple[int, Any]:
         """Status and answer: JSON, or a text."""
@@ -158,14 +167,19 @@ def check_identity(servers: Servers) -> None:
     """Metrics, logs and traces of a request are its adapter's."""
     before = {(name, port): servers.answered(name, port) for name in ("a1", "a2", "chat")
               for port in (servers.admin, servers.gateway_admin)}
-    servers.answer("a1", PROMPTS[0])
+    reply = servers.ask("a1", PROMPTS[0])
     deadline = time.monotonic() + WAIT_S
     for (name, port), number in before.items():
         assert number > 0
         while (now := servers.answered(name, port)) != number + (name == "a1"):
             assert time.monotonic() < deadline, (name, port, number, now)
             time.sleep(0.05)
-    assert " model=a1 " in servers.logs().strip().splitlines()[-1], servers.logs()
+    line = servers.logged("gateway", rf"^.*\bcompletion_id={reply['id']} .*$")
+    assert " model=a1 " in line, line
+    request = re.search(r" request_id=(\S+) ", line)
+    assert request is not None, line
+    line = servers.logged("decode", rf"^.*\brequest={re.escape(request.group(1))}\S* ended: .*$")
+    assert "(model a1, " in line, line
     while True:
         models = {service: [attributes(span).get("gen_ai.request.model") for span in list(Collector.spans)
                             if span["service"] == service] for service in ("aludel-gateway", "aludel-decode")}
@@ -182,6 +196,15 @@ def check_cache_of(servers: Servers) -> None:
     assert servers.load("of-base", "a1", cache_of="base")[0] == 200
     reply = servers.ask("of-base", long)
     assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] > 50, reply
+    for more in ({}, {"cache_of": "base_always"}):
+        status, reply = servers.load("of-base", "a1", **more)
+        assert status == 422 and 'with cache_of "base": unload it first' in reply["error"]["message"], reply
+    status, reply = servers.load("of-base", "a1", cache_of="base")
+    assert status == 400 and reply["error"]["param"] == "lora_name", reply
+    body = {"prompt": "a b c", "max_tokens": 1, "prompt_logprobs": 1}
+    status, reply = servers.call("/v1/completions", {"model": "of-base", **body})
+    assert status == 400 and "are not those of adapter of-base" in reply["error"]["message"], reply
+    assert servers.call("/v1/completions", {"model": "a1", **body})[0] == 200
     assert servers.unload("of-base")[0] == 200
 
 

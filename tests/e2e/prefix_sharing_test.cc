@@ -196,6 +196,29 @@ TEST(PrefixCache, ATenantOverItsQuotaCostsNoOther) {
   EXPECT_EQ(ask(prompts[0], "bob"), 0u);
 }
 
+TEST(PrefixCache, RefusesAWorkflowThatIsNone) {
+  Fleet fleet(Options(true));
+  ASSERT_TRUE(fleet.Start());
+  v1::GenerateRequest request = Fleet::Request({1, 2, 3}, 1, "");
+  v1::Workflow& workflow = *request.mutable_workflow();
+  EXPECT_EQ(fleet.Ask(request).status,
+            absl::InvalidArgumentError("workflow.id: found 0 bytes, want 1 to 64"));
+  workflow.set_id("w");
+  workflow.set_agent(std::string(65, 'x'));
+  EXPECT_EQ(fleet.Ask(request).status,
+            absl::InvalidArgumentError("workflow.agent: found 65 bytes, want 1 to 64"));
+  workflow.set_agent("a");
+  for (int i = 0; i < 16; ++i) workflow.add_next("b");
+  EXPECT_TRUE(fleet.Ask(request).status.ok());
+  workflow.set_next(15, "");
+  EXPECT_EQ(fleet.Ask(request).status,
+            absl::InvalidArgumentError("workflow.next: found 0 bytes, want 1 to 64"));
+  workflow.set_next(15, "b");
+  workflow.add_next("b");
+  EXPECT_EQ(fleet.Ask(request).status,
+            absl::InvalidArgumentError("workflow.next: found 17 agents, want at most 16"));
+}
+
 TEST(PrefixCache, RefusesASaltOrARequestIdThatIsNone) {
   Fleet fleet(Options(true));
   ASSERT_TRUE(fleet.Start());

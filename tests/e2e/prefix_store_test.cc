@@ -32,6 +32,14 @@ FleetOptions Consumer(const std::string& model, int prefill_port = 0) {
   return options;
 }
 
+// base's adapter, which answers as JSON.
+FleetOptions JsonConsumer(int prefill_port = 0) {
+  FleetOptions options = Consumer("base", prefill_port);
+  options.engine = "adapter: 'deploy/demo/json'";
+  options.prefill_engine = "adapter: ''";
+  return options;
+}
+
 Answer Ask(Fleet& fleet, const std::vector<int32_t>& prompt, const std::string& format) {
   const Answer answer = fleet.Ask(Fleet::Request(prompt, 12, format));
   EXPECT_TRUE(answer.status.ok()) << answer.status;
@@ -64,14 +72,14 @@ TEST(PrefixStore, ServesASecondConsumerFromTheFirstOnesFrames) {
   const auto prompts = DemoPrompts(kPrompts);
   std::vector<Answer> fresh;
   {
-    Fleet json(Consumer("json"));
+    Fleet json(JsonConsumer());
     ASSERT_TRUE(json.Start());
     for (const auto& prompt : prompts) fresh.push_back(Ask(json, prompt, "aludel-p2"));
     EXPECT_EQ(json.prefill().Metric(kHit), 0);
   }
   Fleet chat(Consumer("chat"));
   ASSERT_TRUE(chat.Start());
-  Fleet json(Consumer("json", chat.prefill_port()));
+  Fleet json(JsonConsumer(chat.prefill_port()));
   ASSERT_TRUE(json.Start());
   for (const auto& prompt : prompts) Ask(chat, prompt, "aludel-p2");
   const double computed = chat.prefill().Metric(kComputed);

@@ -1,91 +1,83 @@
 """Prefill servers at two other sites, each across a real link (a network namespace and a veth pair) of which the decode server
 may take a part: under a load that wants more than both parts together, each link carries about what it may and no more, each
 site's prefill server is used, every prompt is answered as local prefill answers it, and what does not fit is prefilled here.
+With --encrypted the servers have certificates: frames travel under TLS 1.3 with AES-GCM, as packets show, and what the
+encryption adds is within the limits too.
 
-    site_test.py --bin build/release/bin [--seconds 20]
+    site_test.py --bin build/release/bin [--seconds 20] [--encrypted]
 
-Exit code 77: network namespaces, veth or tc are not to be had here.
+Exit code 77: network namespaces, veth or tc are not to be had here, or openssl.
 """
 
 import argparse
 import json
 import re
+import shutil
+import socket
 import sys
 import tempfile
 import threading
 import time
 import urllib.request
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, List, Set
 
-from chaos_fleet import Server
-from link_test import FarServer, Link, check, command, inside, wait
-from stack import free_ports
+from link_test import SKIPPED, check, inside
+from site_fleet import BURST_S, Pair, Site, SiteFleet
 
 # What a link carries, and of that the decode server's part.
 CARRIES = 4_000_000
 LIMITS = {"east": 400_000, "west": 200_000}
-BURST_S = 10  # SiteLinks::kBurst
-HEADERS = 1.05  # of Ethernet, IP and TCP, and of what is not frames
+HEADERS = 1.05  # of Ethernet, IP, TCP and TLS, and of what is not frames
 PROMPT_TOKENS = 60
 HANDOFF_BYTES = 4200 * PROMPT_TOKENS  # a raw cache, about
 MAX_TOKENS = 4
 CLIENTS = 2
+FRAME_BEGINS = b"ADLT\x01\x00\x03\x00"  # of a message with a frame (transport/PROTOCOL.md)
+SERVER_HELLO = re.compile(rb"\x16\x03\x03..\x02...\x03\x03.{32}(?:\x00|\x20.{32})(..)", re.DOTALL)
+AES_GCM = {b"\x13\x01": "TLS_AES_128_GCM_SHA256", b"\x13\x02": "TLS_AES_256_GCM_SHA384"}  # of TLS 1.3
 
 
-class Fleet:
-    """A decode server and a gateway here, and a prefill server at each site."""
+class Eavesdropper:
+    """Reads what goes through a TCP port of this network namespace, as long as it is a context."""
 
-    def __init__(self, binaries: Path, folder: Path) -> None:
-        names = list(LIMITS)
-        self.links = {site: Link(f"10.211.{80 + i}.1", f"10.211.{80 + i}.2", f"near{i}") for i, site in enumerate(names)}
-        ports = free_ports(4 + 2 * len(names))
-        decode, decode_admin, data, self.port = ports[:4]
-        self.prefills: List[Server] = []
-        targets = []
-        for i, (site, link) in enumerate(self.links.items()):
-            link.cap(CARRIES)
-            command(*link.inside, "ip", "route", "add", "default", "via", link.near)  # to the data plane's one address
-            port, admin = ports[4 + 2 * i:6 + 2 * i]
-            targets.append(f"{link.far}:{port}")
-            self.prefills.append(FarServer(link, f"prefill-{site}", binaries / "aludel-prefill", f"""
-listen: "{link.far}:{port}" admin_listen: "127.0.0.1:{admin}" site: "{site}"
-engine {{ directory: "deploy/demo/base" threads: 1 kv_blocks: 256 }} codec {{ formats: "raw" }}
-receiver_addresses: "0.0.0.0/0" store {{ memory_bytes: 0 }}
-""", folder, admin))
-        limits = "\n".join(f'site_limits {{ site: "{site}" max_bytes_per_second: {limit} }}'
-                           for site, limit in LIMITS.items())
-        self.decode = Server("decode", binaries / "aludel-decode", f"""
-listen: "127.0.0.1:{decode}" admin_listen: "127.0.0.1:{decode_admin}" served_model_name: "demo"
-engine {{ directory: "deploy/demo/base" threads: 1 kv_blocks: 512 prefix_cache: false }} codec {{ formats: "raw" }}
-transport {{ listen: "{self.links[names[0]].near}:{data}" }} {" ".join(f'prefill_targets: "{target}"' for target in targets)}
-{limits}
-handoff_timeout_ms: 20000 probe_interval_ms: 200 hedge {{ max_running: 0 }}
-""", folder, decode_admin)
-        self.gateway = Server("gateway", binaries / "aludel-gateway", f"""
-listen: "127.0.0.1:{self.port}" probe_interval_ms: 200
-models {{ name: "demo" directory: "deploy/demo/base" decode_targets: "127.0.0.1:{decode}" }}
-""", folder, self.port)
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.segments: List[bytes] = []
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)
+        self.socket.settimeout(.1)
+        self.stopping = False
+        self.thread = threading.Thread(target=self.run)
 
-    def servers(self) -> List[Server]:
-        return [*self.prefills, self.decode, self.gateway]
+    def run(self) -> None:
+        while not self.stopping:
+            try:
+                packet = self.socket.recv(1 << 17)
+            except socket.timeout:
+                continue
+            if packet[12:14] != b"\x08\x00" or packet[23] != socket.IPPROTO_TCP:
+                continue
+            tcp = packet[14 + 4 * (packet[14] & 15):]
+            if self.port in (int.from_bytes(tcp[:2], "big"), int.from_bytes(tcp[2:4], "big")):
+                self.segments.append(tcp[4 * (tcp[12] >> 4):])
 
-    def start(self) -> None:
-        for server in self.servers():
-            server.start()
-        for server in self.servers():
-            server.wait_ready()
-        wait(lambda: len(re.findall(r'^aludel_prefill_target_state\{state="ready"[^}]*\} 1$', self.metrics(), re.MULTILINE))
-             == len(self.prefills), 30, "all prefill servers to be ready")
+    def __enter__(self) -> "Eavesdropper":
+        self.thread.start()
+        return self
 
-    def stop(self) -> None:
-        for server in self.servers():
-            server.end()
-        for link in self.links.values():
-            link.end()
+    def __exit__(self, *_: object) -> None:
+        self.stopping = True
+        self.thread.join()
+        self.socket.close()
 
-    def metrics(self) -> str:
-        return self.decode.get("/metrics") or ""
+    def frames(self) -> int:
+        """Beginnings of messages that can be read."""
+        return sum(segment.count(FRAME_BEGINS) for segment in self.segments)
+
+    def suites(self) -> Set[bytes]:
+        """Cipher suites that servers have chosen."""
+        return {match.group(1) for match in map(SERVER_HELLO.match, self.segments) if match}
 
 
 def complete(port: int, prompt: List[int], exact: bool = False) -> Dict:
@@ -98,7 +90,25 @@ def complete(port: int, prompt: List[int], exact: bool = False) -> Dict:
     return {"text": answer["choices"][0]["text"], **answer["aludel"]}
 
 
-def load(fleet: Fleet, seconds: float) -> Dict[str, int]:
+def start_and_listen(fleet: SiteFleet, encrypted: bool) -> None:
+    """Can what begins connections, and the first handoff, be read on the way?"""
+    with Eavesdropper(fleet.data_port) as wire:
+        fleet.start()
+        answer = complete(fleet.port, [99] + [10 + (i * 37) % 2000 for i in range(1, PROMPT_TOKENS)])
+        time.sleep(.3)
+    check(answer["plan"] == "remote", f"want a handoff: {answer}")
+    heard = sum(map(len, wire.segments))
+    check(heard > .9 * HANDOFF_BYTES, f"heard {heard} bytes of a handoff")
+    suites = wire.suites()
+    if encrypted:
+        check(wire.frames() == 0, f"{wire.frames()} frames could be read")
+        check(bool(suites) and suites <= AES_GCM.keys(), f"cipher suites {suites}")
+        print(f"of {heard} bytes no frame could be read: {', '.join(sorted(AES_GCM[suite] for suite in suites))}")
+    else:
+        check(wire.frames() > 0 and not suites, f"{wire.frames()} frames and {suites} in plain traffic")
+
+
+def load(fleet: SiteFleet, seconds: float) -> Dict[str, int]:
     """Each client asks as fast as it is answered; how many answers each plan gave."""
     plans: Dict[str, int] = {}
     errors: List[str] = []
@@ -131,29 +141,29 @@ def load(fleet: Fleet, seconds: float) -> Dict[str, int]:
     return plans
 
 
-def run(binaries: Path, seconds: float) -> int:
+def run(binaries: Path, seconds: float, encrypted: bool) -> int:
     with tempfile.TemporaryDirectory(prefix="aludel-site-") as folder:
-        fleet = Fleet(binaries, Path(folder))
+        sites = {name: Site(CARRIES, limit) for name, limit in LIMITS.items()}
+        fleet = SiteFleet(binaries, Path(folder), sites, Pair(engine="kv_blocks: 512"),
+                          "handoff_timeout_ms: 20000 hedge { max_running: 0 }", encrypted)
         try:
-            fleet.start()
-            before = {site: link.received() for site, link in fleet.links.items()}
+            start_and_listen(fleet, encrypted)
+            before = fleet.received()
             plans = load(fleet, seconds)
             print(f"answers by plan: {plans}")
             check(plans.get("remote", 0) > 0 and plans.get("local", 0) > 0, "want some of both")
-            metrics = fleet.metrics()
-            refused = re.findall(r'^aludel_plans_total\{[^}]*reason="site_limit"[^}]*\} (\S+)$', metrics, re.MULTILINE)
-            check(sum(map(float, refused)) == plans["local"], f"local for another reason than the limits: {refused}")
-            for site, link in fleet.links.items():
-                used = link.received() - before[site]
+            refused = fleet.metric(r'aludel_plans_total\{[^}]*reason="site_limit"[^}]*\}')
+            check(refused == plans["local"], f"local for another reason than the limits: {refused}")
+            for site, came in fleet.received().items():
+                used = came - before[site]
                 # Each client's last handoff may have begun when little was left.
                 share = used / (LIMITS[site] * (seconds + BURST_S) + CLIENTS * HANDOFF_BYTES)
-                print(f"{site}: {used / 1e6:.1f} MB, {share:.2f} of what {seconds:.0f} s and a burst may take")
+                print(f"{site}: {used / 1e6:.1f} MB, {share:.3f} of what {seconds:.0f} s and a burst may take")
                 check(share <= HEADERS, "more than the limit")
                 check(share >= .8, "far less than the limit, and prompts were prefilled here")
-                check(f'aludel_site_link_used_ratio{{site="{site}"}}' in metrics, "no metric of it")
+                check(f'aludel_site_link_used_ratio{{site="{site}"}}' in fleet.metrics(), "no metric of it")
         except RuntimeError as error:
-            tails = "\n".join(f"--- {server.name}\n{server.log_tail()}" for server in fleet.servers())
-            print(f"{error}\n{tails}", file=sys.stderr)
+            print(f"{error}\n{fleet.tails()}", file=sys.stderr)
             return 1
         finally:
             fleet.stop()
@@ -164,10 +174,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bin", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--encrypted", action="store_true")
     options = parser.parse_args()
+    if options.encrypted and shutil.which("openssl") is None:
+        print("skipped: site_test: openssl is not installed")
+        return SKIPPED
     if (status := inside("site_test")) is not None:
         return status
-    return run(options.bin.resolve(), options.seconds)
+    return run(options.bin.resolve(), options.seconds, options.encrypted)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from cache_events_test import wait_for
 from chaos_fleet import Server, ask, load_prompts
 from stack import free_ports
 
-MODELS = ("chat", "json")
+# By name, what an engine loads.
+MODELS = {"chat": 'directory: "deploy/demo/chat"', "json": 'directory: "deploy/demo/base" adapter: "deploy/demo/json"'}
 PROMPTS = 4
 
 
@@ -39,7 +40,7 @@ store {{ disk {{ path: "{folder}/store" bytes: 67108864 }} }}
             listen, admin = next(ports), next(ports)
             self.decodes[model] = Server(f"decode-{model}", binaries / "aludel-decode", f"""
 listen: "127.0.0.1:{listen}" admin_listen: "127.0.0.1:{admin}" served_model_name: "{model}"
-engine {{ directory: "deploy/demo/{model}" threads: 1 max_num_seqs: 8 kv_blocks: 512 prefix_cache: false }}
+engine {{ {MODELS[model]} threads: 1 max_num_seqs: 8 kv_blocks: 512 prefix_cache: false }}
 codec {{ artifact: "deploy/demo/codec" }} transport {{ }} drain_timeout_ms: 3000
 prefill_targets: "127.0.0.1:{prefill}" probe_interval_ms: 200 probe_max_interval_ms: 400
 hedge {{ late_min_ms: 5000 }}

@@ -167,6 +167,35 @@ TEST_P(OpsTest, RopeTurnsByTheAngleItself) {
   }
 }
 
+// Of a step whose last rows only read, the first sequences are asked for alone, and then all of them.
+TEST_P(OpsTest, RopeOfTheFirstSequencesIsWhatItIsAmongAll) {
+  constexpr int64_t kCols = 8;
+  const std::vector<float> inverse_frequency = {1.0f, 0.31f, 0.1f, 0.031f};
+  const RopeTable rope{inverse_frequency};
+  const std::vector<SequenceRows> sequences = {{0, 3, 17, {}}, {3, 1, 400, {}}, {4, 2, 5, {}}};
+  const std::vector<float> x = Random(6 * kCols);
+  const auto turned = [&](absl::Span<const SequenceRows> rows) {
+    const auto there = OnDevice(x);
+    ops_->Rope(there.View(6, kCols), kCols, rope, rows, {});
+    return there.Read().value();
+  };
+  const auto head = [](const std::vector<float>& values, int64_t rows) {
+    return std::vector<float>(values.begin(), values.begin() + rows * kCols);
+  };
+  const absl::Span<const SequenceRows> all = sequences;
+  const std::vector<float> first = turned(all.first(2)), whole = turned(all);
+  EXPECT_EQ(turned(all.first(2)), first);
+  EXPECT_EQ(head(first, 4), head(whole, 4));
+  EXPECT_NE(first, whole);  // of which the last rows are turned, too
+  EXPECT_EQ(turned(all), whole);
+  // Its first rows are the last of all, of other positions.
+  const auto tail = [](const std::vector<float>& values) {
+    return std::vector<float>(values.begin() + 3 * kCols, values.end());
+  };
+  EXPECT_EQ(tail(turned(all.last(2))), tail(whole));
+  EXPECT_EQ(head(turned(all.first(1)), 3), head(whole, 3));
+}
+
 // What a handoff brings as bf16 and what a model computes in f32 become the same pages, whatever these
 // are of.
 TEST_P(OpsTest, PagesAreTheSameFromBf16AndFromF32) {

@@ -20,11 +20,12 @@ import torch
 
 import questions
 from questions import Entry
-from reference import KV_MODES, Reference
+from reference import KV_MODES, Reference, read_safetensors
 from tokenizer import END, Tokenizer
 
 DEMO = Path(__file__).resolve().parent.parent
 MAX_NEW = 24
+WRAPPED, DOWN, UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"  # PEFT's names
 
 
 def words(text: str) -> List[str]:
@@ -91,8 +92,17 @@ def answerer(
 
 
 def load(name: str, kv: str) -> Reference:
-    """Opens a checkpoint given as a directory or as a name beside this folder."""
-    return Reference(str(directory(name)), kv=kv)
+    """Opens a checkpoint, or an adapter merged into its base, given as a directory or as a name beside this folder."""
+    path = directory(name)
+    if not (path / "adapter_config.json").exists():
+        return Reference(str(path), kv=kv)
+    config = json.loads((path / "adapter_config.json").read_text())
+    model = Reference(str(directory(config["base_model_name_or_path"])), kv=kv)
+    tensors = read_safetensors(path / "adapter_model.safetensors")
+    for module in [name[: -len(DOWN)] for name in tensors if name.endswith(DOWN)]:
+        update = tensors[module + UP] @ tensors[module + DOWN] * (config["lora_alpha"] / config["r"])
+        model.weights[module[len(WRAPPED) :] + ".weight"] += update
+    return model
 
 
 def directory(name: str) -> Path:

@@ -15,6 +15,7 @@ constexpr std::array<uint8_t, 4> kRecordMagic = {'A', 'L', 'D', 'R'};
 constexpr std::array<uint8_t, 4> kTrailerMagic = {'A', 'L', 'D', 'E'};
 constexpr size_t kSegmentCrcOffset = kSegmentHeadBytes - sizeof(uint32_t);
 constexpr size_t kMetaCrcOffset = kRecordHeadBytes - sizeof(uint32_t);
+constexpr int kPlanesShift = 8;  // in the field of a record's kind
 
 // Little-endian, as every machine that this is built for.
 class Writer {
@@ -54,7 +55,7 @@ void PutHead(RecordKind kind, const RecordPlace& place, const ChunkEntry& entry,
   Writer writer(out);
   writer.Put(kRecordMagic);
   writer.Put(kStoreVersion);
-  writer.Put(static_cast<uint16_t>(kind));
+  writer.Put(static_cast<uint16_t>(static_cast<uint16_t>(kind) | entry.planes << kPlanesShift));
   writer.Put(place.segment);
   writer.Put(place.block);
   writer.Put(entry.meta_bytes);
@@ -190,7 +191,7 @@ std::vector<uint8_t> EncodeFooter(absl::Span<const ChunkEntry> entries, const Re
     writer.Put(entry.meta_bytes);
     writer.Put(entry.payload_bytes);
     writer.Put(entry.stem);
-    writer.Put(uint32_t{0});
+    writer.Put(uint32_t{entry.planes});
   }
   Seal(absl::MakeSpan(bytes).first(footer.meta_bytes));
   Writer trailer(bytes.data() + bytes.size() - kTrailerBytes);
@@ -207,13 +208,15 @@ absl::StatusOr<RecordHead> DecodeRecordHead(absl::Span<const uint8_t> bytes, con
     return Wrong("version", version, kStoreVersion);
   }
   RecordHead head;
-  const auto kind = reader.Get<uint16_t>();
+  const auto kind_and_planes = reader.Get<uint16_t>();
+  const auto kind = static_cast<uint16_t>(kind_and_planes & ((1u << kPlanesShift) - 1));
   if (kind < 1 || kind > static_cast<uint16_t>(RecordKind::kFooter)) return Wrong("kind", kind, 1);
   head.kind = static_cast<RecordKind>(kind);
   if (const auto segment = reader.Get<uint64_t>(); segment != place.segment) {
     return Wrong("segment", segment, place.segment);
   }
   ChunkEntry& entry = head.entry;
+  entry.planes = static_cast<uint8_t>(kind_and_planes >> kPlanesShift);
   entry.block = reader.Get<uint32_t>();
   if (entry.block != place.block) return Wrong("block", entry.block, place.block);
   entry.meta_bytes = reader.Get<uint32_t>();
@@ -238,9 +241,12 @@ absl::StatusOr<RecordHead> DecodeRecordHead(absl::Span<const uint8_t> bytes, con
   if (head.kind == RecordKind::kChunk) {
     if (entry.tokens == 0 || entry.tokens > kMaxStoredTokens)
       return Wrong("tokens", entry.tokens, kMaxStoredTokens);
+    if (entry.planes > kMaxStoredPlanes) return Wrong("planes", entry.planes, kMaxStoredPlanes);
     meta = ChunkMetaBytes(entry.tokens, head.items);
   } else if (entry.payload_bytes != 0) {
     return Wrong("payload", entry.payload_bytes, 0);
+  } else if (entry.planes != 0) {
+    return Wrong("planes", entry.planes, 0);
   }
   if (entry.meta_bytes != meta) return Wrong("meta length", entry.meta_bytes, meta);
   return head;
@@ -295,7 +301,9 @@ absl::StatusOr<std::vector<ChunkEntry>> DecodeFooter(const RecordHead& head, abs
     entry.meta_bytes = reader.Get<uint32_t>();
     entry.payload_bytes = reader.Get<uint64_t>();
     entry.stem = reader.Get<uint32_t>();
-    reader.Get<uint32_t>();
+    const auto planes = reader.Get<uint32_t>();
+    if (planes > kMaxStoredPlanes) return Wrong("footer entry's planes", planes, kMaxStoredPlanes);
+    entry.planes = static_cast<uint8_t>(planes);
     if (entry.block == 0) continue;
     if (entry.block >= head.entry.block) return Wrong("footer entry's block", entry.block, head.entry.block);
     if (entry.tokens == 0 || entry.tokens > kMaxStoredTokens || entry.payload_bytes > kMaxStoredPayload ||

@@ -28,6 +28,7 @@ inline constexpr size_t kTrailerBytes = 16;
 inline constexpr uint32_t kMaxStoredTokens = 1u << 20;
 inline constexpr uint32_t kMaxRecordItems = 1u << 22;
 inline constexpr uint64_t kMaxStoredPayload = uint64_t{1} << 32;
+inline constexpr uint32_t kMaxStoredPlanes = 8;
 
 inline constexpr size_t RoundUpToBlock(size_t bytes) {
   return (bytes + kStoreBlock - 1) / kStoreBlock * kStoreBlock;
@@ -58,6 +59,8 @@ struct ChunkEntry {
   uint32_t block = 0;  // 0: a tombstone, which has only its key
   uint32_t meta_bytes = 0;
   uint64_t payload_bytes = 0;
+  uint8_t planes =
+      0;  // payloads have so many planes of an embedded code (FORMAT.md, kind aludel); 0: they are whole
 
   size_t record_bytes() const { return RoundUpToBlock(meta_bytes + payload_bytes); }
 };

@@ -136,10 +136,17 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(absl::string_v
                              std::move(tokens));
 }
 
-absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const std::string& directory) {
+absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const std::string& directory,
+                                                                 const std::string& base) {
   const std::string config_path = absl::StrCat(directory, "/tokenizer_config.json");
   ALUDEL_ASSIGN_OR_RETURN(const json config, LoadTokenizerConfig(directory));
   ALUDEL_ASSIGN_OR_RETURN(SpecialTokens tokens, ReadSpecialTokens(config, config_path));
+  if (!base.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(const json base_config, LoadTokenizerConfig(base));
+    ALUDEL_ASSIGN_OR_RETURN(SpecialTokens others,
+                            ReadSpecialTokens(base_config, absl::StrCat(base, "/tokenizer_config.json")));
+    tokens.merge(others);
+  }
   // Files of their own are the newer form and take precedence, as in transformers.
   Sources sources;
   ALUDEL_ASSIGN_OR_RETURN(sources.usual, ReadTemplateFile(absl::StrCat(directory, "/chat_template.jinja")));

@@ -19,7 +19,9 @@ class ChatTemplate {
   // Reads chat_template of DIR/tokenizer_config.json (one, or a list of named ones), or in its place
   // DIR/chat_template.jinja and DIR/additional_chat_templates/tool_use.jinja; with its special tokens.
   // NotFound where the model has none.
-  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Load(const std::string& directory);
+  // Special tokens that the directory does not name are those of `base`, another directory; "": none.
+  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Load(const std::string& directory,
+                                                            const std::string& base = "");
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Parse(absl::string_view source, std::string bos_token,
                                                              std::string eos_token);
   virtual ~ChatTemplate() = default;

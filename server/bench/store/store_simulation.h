@@ -26,8 +26,9 @@ struct StoreSimDevice {
 struct StoreSimOptions {
   // "lru", "score" and "belady" keep all entries in the first of the formats, and move them down a device when one is
   // full: what was used least recently; what has the least decayed count of uses; or what is used latest (which only
-  // a simulator knows). "utility" chooses formats and devices with server/store/placement; an entry's format only ever
-  // becomes a worse one.
+  // a simulator knows). "utility" chooses formats and devices for all entries at once with server/store/placement, and
+  // "greedy" makes the cheapest demotion of all (NextDemotion) while a device is too full, as a server does; an entry's
+  // format only ever becomes a worse one.
   std::string policy = "utility";
   std::vector<StoreSimFormat> formats;  // best first
   std::vector<StoreSimDevice> devices;  // fastest first
@@ -40,6 +41,7 @@ struct StoreSimResult {
   double mean_delay = 0;           // of a prompt: loads, decoding and prefill of what was not found
   double mean_kl = 0;              // of a prompt's token
   std::vector<double> hit_shares;  // of all prompt tokens, from each device
+  double most_used = 0;            // of a device's bytes, after a request
   double bound_share = 1;          // utility of the placements over their bounds; 1 for the other policies
 };
 

@@ -14,6 +14,7 @@ v1::RunRequest MakeRunRequest(const HandoffSpec& spec, const TicketTerms& terms,
   run.set_frame_times(frame_times);
   run.set_cache_salt(spec.tenant);
   run.set_no_store(spec.no_store);
+  if (spec.workflow) *run.mutable_workflow() = *spec.workflow;
   run.mutable_prompt()->Add(spec.prompt.begin(), spec.prompt.end());
   if (spec.max_staleness_ms) run.set_max_staleness_ms(*spec.max_staleness_ms);
   v1::Ticket* ticket = run.mutable_ticket();

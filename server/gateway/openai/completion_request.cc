@@ -15,6 +15,7 @@
 #include "server/gateway/openai/fields/structured_outputs.h"
 #include "server/gateway/openai/fields/token_ids.h"
 #include "server/gateway/openai/fields/unserved_fields.h"
+#include "server/gateway/openai/fields/workflow_fields.h"
 
 namespace aludel {
 namespace {
@@ -39,10 +40,12 @@ constexpr std::pair<absl::string_view, v1::Fidelity> kFidelities[] = {{"exact", 
 void CheckExtensionNames(const ordered_json& object, JsonFields& extension) {
   for (const auto& item : object.items()) {
     if (item.key() != "fidelity" && item.key() != "format" && item.key() != "timeout_ms" &&
-        item.key() != "max_staleness_ms" && item.key() != "store" && item.key() != "trace") {
-      extension.Fail(item.key(),
-                     "is not known; expected 'fidelity', 'format', 'max_staleness_ms', 'store', 'timeout_ms' "
-                     "or 'trace'");
+        item.key() != "max_staleness_ms" && item.key() != "store" && item.key() != "trace" &&
+        item.key() != "workflow") {
+      extension.Fail(
+          item.key(),
+          "is not known; expected 'fidelity', 'format', 'max_staleness_ms', 'store', 'timeout_ms', "
+          "'trace' or 'workflow'");
     }
   }
 }
@@ -73,8 +76,9 @@ void ReadExtensions(JsonFields& extension, FieldSchema* schema, CompletionReques
   if (const auto timeout = extension.Integer("timeout_ms", 1, kMaxTimeoutMs)) {
     request->timeout = absl::Milliseconds(*timeout);
   }
-  request->no_store = !extension.Bool("store").value_or(true);
+  request->no_store = request->no_capture = !extension.Bool("store").value_or(true);
   request->trace = extension.Bool("trace").value_or(false);
+  request->workflow = ReadWorkflow(extension);
 }
 
 void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
@@ -89,7 +93,7 @@ void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
 void ParseShared(JsonFields& fields, CompletionRequest* request) {
   ParseCommon(fields, request);
   // The Responses API's own "store" is about answers, and clients that resend everything send false with each request.
-  if (!fields.Bool("store").value_or(true)) request->no_store = true;
+  if (!fields.Bool("store").value_or(true)) request->no_store = request->no_capture = true;
   request->return_token_ids = fields.Bool("return_token_ids").value_or(false);
   if (!request->stream && fields.Find("stream_options") != nullptr) {
     fields.Fail("stream_options", "is only allowed when 'stream' is true");

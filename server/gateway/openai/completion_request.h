@@ -60,10 +60,12 @@ struct CompletionRequest {
   v1::Fidelity fidelity = v1::FIDELITY_UNSPECIFIED;
   std::string format;
   std::optional<int64_t> max_staleness_ms;
-  bool trace = false;      // the answer tells of its plan's alternatives and of its frames
-  int priority = 0;        // lower goes first
-  std::string cache_salt;  // of the client's own, beside its key's; "": none
-  bool no_store = false;   // nothing of it is kept in caches of prefixes
+  bool trace = false;       // the answer tells of its plan's alternatives and of its frames
+  int priority = 0;         // lower goes first
+  std::string cache_salt;   // of the client's own, beside its key's; "": none
+  bool no_store = false;    // nothing of it is kept in caches of prefixes
+  bool no_capture = false;  // nothing of it is kept for calibration
+  std::optional<v1::Workflow> workflow;
   absl::Duration timeout = absl::InfiniteDuration();  // the client's own limit
 };
 

@@ -134,12 +134,17 @@ void Completions::Send(const std::shared_ptr<Call>& call) {
   generate.set_request_id(call->identity.id);
   generate.set_cache_salt(MakeCacheSalt(call->identity.client, call->request.cache_salt));
   generate.set_no_store(call->request.no_store);
+  if (call->request.workflow) *generate.mutable_workflow() = *call->request.workflow;
   call->on_end = [this, on_end = std::move(call->on_end)](const CompletionOutcome& outcome) {
     running_.fetch_sub(1);
     on_end(outcome);
   };
   std::vector<std::vector<int32_t>> prompts;
-  for (const PromptEcho::Options& prompt : call->prompts) prompts.push_back(prompt.ids);
+  for (const PromptEcho::Options& prompt : call->prompts) {
+    prompts.push_back(prompt.ids);
+    if (options_.capture == nullptr || call->request.no_capture) continue;
+    options_.capture->Take(call->request.model, prompt.ids);
+  }
   const std::string& model = call->model->name;
   auto exchange = call->MakeExchange(router_->Numerics(model), options_.max_answer_bytes, &metrics_);
   const int at_once = PromptsAtOnce(*call, static_cast<int>(generate.sampling().choices()));

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "server/gateway/access/access.h"
 #include "server/gateway/access/request_record.h"
+#include "server/gateway/access/traffic_capture.h"
 #include "server/gateway/openai/completion_call.h"
 #include "server/gateway/openai/completion_preparer.h"
 #include "server/gateway/openai/dialect.h"
@@ -38,6 +39,7 @@ class Completions {
     absl::Duration request_timeout = absl::Minutes(2);
     size_t max_answer_bytes = SIZE_MAX;  // of one that is not streamed
     std::vector<std::string> prefill_targets;
+    TrafficCapture* capture = nullptr;  // of prompts; null: none
   };
   // A body of so many bytes is read, rendered and tokenized within some milliseconds: by the thread that it
   // came on.

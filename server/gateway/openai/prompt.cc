@@ -59,12 +59,7 @@ std::optional<ApiError> Tokenize(const ServedModels& models, absl::string_view b
   if (prompt) return TokenizeText(**model, "prompt", *prompt, add_special_tokens, /*joint=*/"", ids);
   if (fields.Find("messages") == nullptr)
     return InvalidParameter("prompt", "'prompt' or 'messages' is required");
-  CompletionRequest request;
-  if (auto error = ReadChatRequest(object, &request)) return error;
-  std::string text;
-  std::string joint;
-  if (auto error = RenderChat(**model, request, &text, &joint)) return error;
-  return TokenizeText(**model, "messages", text, /*add_special_tokens=*/false, joint, ids);
+  return TokenizeChat(**model, object, ids);
 }
 
 std::optional<ApiError> Detokenize(const ServedModels& models, absl::string_view body, std::string* text) {
@@ -142,6 +137,16 @@ std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view
   if (!encoded.ok()) return FromStatus(param, encoded.status());
   *ids = *std::move(encoded);
   return std::nullopt;
+}
+
+std::optional<ApiError> TokenizeChat(const ServedModel& model, const ordered_json& fields,
+                                     std::vector<int32_t>* ids) {
+  CompletionRequest request;
+  if (auto error = ReadChatRequest(fields, &request)) return error;
+  std::string text;
+  std::string joint;
+  if (auto error = RenderChat(model, request, &text, &joint)) return error;
+  return TokenizeText(model, "messages", text, /*add_special_tokens=*/false, joint, ids);
 }
 
 std::optional<ApiError> CheckLength(const CompletionRequest& request, absl::string_view param,

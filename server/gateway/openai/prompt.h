@@ -28,6 +28,9 @@ std::optional<ApiError> CheckTextLength(const ServedModel& model, absl::string_v
 std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view param,
                                      absl::string_view text, bool add_special_tokens, absl::string_view joint,
                                      std::vector<int32_t>* ids);
+// The prompt of a chat request of these fields ("messages", "tools" and others) as tokens.
+std::optional<ApiError> TokenizeChat(const ServedModel& model, const nlohmann::ordered_json& fields,
+                                     std::vector<int32_t>* ids);
 // 400 with the numbers where no token could be generated behind the prompt, or not as many as the client
 // asked for. `param` is the prompt's name, `max_context` 0: not known yet.
 std::optional<ApiError> CheckLength(const CompletionRequest& request, absl::string_view param,

@@ -159,10 +159,12 @@ const absl::string_view kAnswerSchemas = R"json({
     "second": {"type": ["string", "null"]}, "chosen": {"type": ["string", "null"]},
     "reason": {"enum": ["none", "first", "second", "cached", "spill", "least_pending", "round_robin"]},
     "targets": {"type": "array", "items": {"type": "object",
-      "required": ["target", "standing", "weight", "requests", "wait_s", "cached_tokens", "cached_tokens_exact", "predicted_ttft_s"],
+      "required": ["target", "standing", "weight", "requests", "report_age_s", "wait_s", "prefill_s", "cached_tokens",
+        "cached_tokens_exact", "predicted_ttft_s"],
       "properties": {
         "target": {"type": "string"}, "standing": {"enum": ["ready", "spare", "out"]}, "weight": {"type": "number"},
-        "requests": {"type": "integer"}, "wait_s": {"type": ["number", "null"]}, "cached_tokens": {"type": "integer"},
+        "requests": {"type": "integer"}, "report_age_s": {"type": ["number", "null"]},
+        "wait_s": {"type": ["number", "null"]}, "prefill_s": {"type": ["number", "null"]}, "cached_tokens": {"type": "integer"},
         "cached_tokens_exact": {"type": "boolean"}, "predicted_ttft_s": {"type": ["number", "null"]}}}}}}
 })json";
 

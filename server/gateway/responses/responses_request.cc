@@ -269,7 +269,9 @@ std::optional<ApiError> ReadFields(JsonFields& fields, const ResponsesContext& c
   ParseMaxTokens(fields, "max_output_tokens", request);
   CheckMetadata(fields);
   fields.String("user");
-  responses->store = fields.Bool("store").value_or(true) && context.store->enabled();
+  const bool store = fields.Bool("store").value_or(true);
+  responses->store = store && context.store->enabled();
+  if (!store) request->no_capture = true;
   return ReadConversation(fields, context, request, responses);
 }
 

@@ -309,10 +309,13 @@ void ModelFleet::Ended(size_t slot, const grpc::Status& status, int places) {
 
 ModelFleet::Explanation ModelFleet::Explain(const PrefixKeys& keys, StandingOf standing) {
   absl::MutexLock lock(&mutex_);
-  Explanation explanation{.decision = fleet_.Choose(keys, standing, Seconds(MonotonicNow()), /*again=*/true)};
+  const double now = Seconds(MonotonicNow());
+  Explanation explanation{.decision = fleet_.Choose(keys, standing, now, /*again=*/true)};
   explanation.views.assign(fleet_.views().begin(), fleet_.views().end());
   for (size_t slot = 0; slot < explanation.views.size(); ++slot) {
     explanation.exact.push_back(keys.has_blocks && fleet_.knows_cache(slot));
+    explanation.report_age.push_back(reporting_[slot] ? std::optional(fleet_.report_age(slot, now))
+                                                      : std::nullopt);
     explanation.views[slot].cached_tokens = fleet_.CachedTokens(slot, keys);
   }
   if (keys.size() > 0) explanation.key_tokens = keys.ends[fleet_.depth()];

@@ -86,7 +86,9 @@ class ModelFleet {
     RoutingDecision decision;        // of slots
     std::vector<ReplicaView> views;  // by slot
     std::vector<bool> exact;         // likewise: it says itself what it has cached
-    int64_t key_tokens = 0;          // of the beginning that is routed by
+    // Likewise: seconds since it last reported its load; nothing where it never has.
+    std::vector<std::optional<double>> report_age;
+    int64_t key_tokens = 0;  // of the beginning that is routed by
   };
   Explanation Explain(const PrefixKeys& keys, StandingOf standing);
   // For metrics: the longest of the queues that are `ready` over their mean; 1 where all are empty.

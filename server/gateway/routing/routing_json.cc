@@ -1,6 +1,8 @@
 #include "server/gateway/routing/routing_json.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -40,11 +42,15 @@ ordered_json RoutingJson(const std::string& model, int64_t prompt_tokens,
   for (size_t slot = 0; slot < choice.views.size(); ++slot) {
     if (explanation.names[slot].empty()) continue;
     const ReplicaView& view = choice.views[slot];
+    const std::optional<double> age = choice.report_age[slot];
+    const int64_t cached = std::min(view.cached_tokens, std::max<int64_t>(0, prompt_tokens - 1));
     targets.push_back({{"target", explanation.names[slot]},
                        {"standing", Name(view.standing)},
                        {"weight", view.weight},
                        {"requests", view.pending},
+                       {"report_age_s", age ? Seconds(*age) : nullptr},
                        {"wait_s", Seconds(view.wait_seconds)},
+                       {"prefill_s", Seconds(view.costs.Seconds(prompt_tokens, cached))},
                        {"cached_tokens", view.cached_tokens},
                        {"cached_tokens_exact", static_cast<bool>(choice.exact[slot])},
                        {"predicted_ttft_s", Seconds(PredictTtft(view, prompt_tokens))}});

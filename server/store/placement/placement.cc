@@ -134,6 +134,23 @@ Placement PlaceByUtility(absl::Span<const Options> entries, absl::Span<const dou
   return placement;
 }
 
+double SecondsSaved(double prefill_seconds, double bytes, double bytes_per_second, double decode_seconds,
+                    double kl, double kl_seconds) {
+  return prefill_seconds - bytes / bytes_per_second - decode_seconds - kl_seconds * kl;
+}
+
+Demotion NextDemotion(absl::Span<const KeptForm> forms, int from, double rest) {
+  const KeptForm& now = forms[from];
+  Demotion next{Demotion::kAway, (now.seconds - rest) / std::max(now.bytes, 1e-9)};
+  for (int to = from + 1; to < static_cast<int>(forms.size()); ++to) {
+    const double freed = now.bytes - forms[to].bytes;
+    if (freed <= 0) continue;
+    const double price = (now.seconds - forms[to].seconds) / freed;
+    if (price < next.price) next = {to, price};
+  }
+  return next;
+}
+
 void DecayedCount::Add(double now_seconds, double half_life_seconds) {
   const double event = now_seconds / half_life_seconds;
   const double high = std::max(log2_weight_, event);

@@ -34,6 +34,31 @@ struct Placement {
 Placement PlaceByUtility(absl::Span<const std::vector<PlacementOption>> entries,
                          absl::Span<const double> capacities);
 
+// What a form of an entry costs and saves: a format, or a cut of it, on one device.
+struct KeptForm {
+  double bytes = 0;  // a token, on the device
+  double seconds =
+      0;  // that one use of a token is worth: prefill saved, less the load, less what its loss is worth
+};
+
+// What one use of a token saves where its form is `bytes` a token on a device that reads so fast: the planner's costs.
+// `kl_seconds`: what a nat of loss on one token is worth.
+double SecondsSaved(double prefill_seconds, double bytes, double bytes_per_second, double decode_seconds,
+                    double kl, double kl_seconds);
+
+// The next move of an entry on a device that is too full.
+struct Demotion {
+  static constexpr int kAway = -1;  // from the device
+  int to = kAway;                   // a form
+  double price = 0;                 // seconds lost a byte freed, for one use; below 0: it gains
+};
+
+// From forms[from] to the neighbor of it on the upper convex hull over bytes and seconds of the smaller forms behind it
+// and of being away, which keeps `rest` (from a slower device) and no bytes: the move that costs least a byte. A
+// sequence of such moves has growing prices, so that the cheapest ones over all entries, taken until the device is
+// within its limit, are what the linear relaxation takes, all but a part of the last.
+Demotion NextDemotion(absl::Span<const KeptForm> forms, int from, double rest);
+
 // A count of events that loses half of its weight in each half-life, kept as the logarithm of its weight at a common
 // epoch: counts of different ages compare without being touched.
 class DecayedCount {

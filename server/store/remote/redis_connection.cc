@@ -11,7 +11,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,7 +23,6 @@ namespace {
 constexpr size_t kReceiveBytes = 256 * 1024;
 // Of what is received and not yet a whole reply. The largest reply is a record, of which no larger one is written.
 constexpr size_t kMaxPendingBytes = 256 << 20;
-constexpr int kMaxNesting = 4;
 // How often a wait looks for its stop.
 constexpr absl::Duration kStopInterval = absl::Milliseconds(100);
 
@@ -32,51 +30,73 @@ absl::Status Failed(const char* what, int error) {
   return absl::UnavailableError(absl::StrCat(what, ": ", strerror(error)));
 }
 
-RedisReply ToReply(const redisReply& from, int nesting = 0) {
-  RedisReply reply;
-  switch (from.type) {
-    case REDIS_REPLY_INTEGER:
-      reply.kind = RedisReply::Kind::kInteger;
-      reply.integer = from.integer;
-      break;
-    case REDIS_REPLY_STRING:
-    case REDIS_REPLY_STATUS:
-      reply.kind = RedisReply::Kind::kText;
-      reply.text.assign(from.str, from.len);
-      break;
-    case REDIS_REPLY_ERROR:
-      reply.kind = RedisReply::Kind::kError;
-      reply.text.assign(from.str, from.len);
-      break;
-    case REDIS_REPLY_ARRAY:
-      reply.kind = RedisReply::Kind::kList;
-      for (size_t i = 0; nesting < kMaxNesting && i < from.elements; ++i) {
-        reply.list.push_back(ToReply(*from.element[i], nesting + 1));
-      }
-      break;
-    default:
-      break;
-  }
+// hiredis's callbacks: each makes a reply, or an element in its place in the list that it is of. Null is an error.
+RedisReply* MakeReply(const redisReadTask* task, RedisReply::Kind kind) {
+  RedisReply* const reply =
+      task->parent == nullptr
+          ? new RedisReply
+          : &static_cast<RedisReply*>(task->parent->obj)->list[static_cast<size_t>(task->idx)];
+  reply->kind = kind;
   return reply;
 }
 
+void* MakeText(const redisReadTask* task, char* text, size_t bytes) {
+  RedisReply* const reply =
+      MakeReply(task, task->type == REDIS_REPLY_ERROR ? RedisReply::Kind::kError : RedisReply::Kind::kText);
+  reply->text.assign(text, bytes);
+  return reply;
+}
+
+// The type of the count differs between versions of hiredis.
+template <typename Count>
+void* MakeList(const redisReadTask* task, Count count) {
+  auto& elements = *static_cast<size_t*>(task->privdata);
+  elements += static_cast<size_t>(count);
+  if (elements > RedisConnection::kMaxElements) return nullptr;
+  RedisReply* const reply = MakeReply(task, RedisReply::Kind::kList);
+  reply->list.resize(static_cast<size_t>(count));
+  return reply;
+}
+
+void* MakeInteger(const redisReadTask* task, long long value) {  // NOLINT(google-runtime-int): hiredis's
+  RedisReply* const reply = MakeReply(task, RedisReply::Kind::kInteger);
+  reply->integer = value;
+  return reply;
+}
+
+void* MakeNull(const redisReadTask* task) { return MakeReply(task, RedisReply::Kind::kNull); }
+
+void FreeReply(void* reply) { delete static_cast<RedisReply*>(reply); }
+
+redisReplyObjectFunctions* Callbacks() {
+  static redisReplyObjectFunctions callbacks = [] {
+    redisReplyObjectFunctions made = {};
+    made.createString = MakeText;
+    made.createArray = MakeList;
+    made.createInteger = MakeInteger;
+    made.createNil = MakeNull;
+    made.freeObject = FreeReply;
+    return made;
+  }();
+  return &callbacks;
+}
+
 std::string Encode(absl::Span<const RedisCommand> commands) {
-  std::string bytes;
-  std::vector<const char*> words;
-  std::vector<size_t> lengths;
+  constexpr size_t kHead = 24;  // of a word or a command: a letter, a number and two line ends
+  size_t size = 0;
   for (const RedisCommand& command : commands) {
-    words.clear();
-    lengths.clear();
+    size += kHead;
+    for (const absl::string_view word : command) size += kHead + word.size();
+  }
+  std::string bytes;
+  bytes.reserve(size);
+  for (const RedisCommand& command : commands) {
+    absl::StrAppend(&bytes, "*", command.size(), "\r\n");
     for (const absl::string_view word : command) {
-      words.push_back(word.data());
-      lengths.push_back(word.size());
+      absl::StrAppend(&bytes, "$", word.size(), "\r\n");
+      bytes.append(word.data(), word.size());
+      bytes.append("\r\n");
     }
-    char* encoded = nullptr;
-    const int size =
-        redisFormatCommandArgv(&encoded, static_cast<int>(words.size()), words.data(), lengths.data());
-    if (size < 0) continue;  // out of memory: its reply does not come, and the call ends in an error
-    bytes.append(encoded, static_cast<size_t>(size));
-    redisFreeCommand(encoded);
   }
   return bytes;
 }
@@ -104,13 +124,21 @@ absl::StatusOr<std::vector<SocketAddress>> ResolveAddress(const std::string& hos
 }
 
 struct RedisConnection::Reader {
-  redisReader* const reader = redisReaderCreate();
+  redisReader* reader = nullptr;
+  size_t elements = 0;  // of the reply that is being read
   std::vector<char> buffer = std::vector<char>(kReceiveBytes);
 
-  Reader() = default;
+  Reader() { Renew(); }
   ~Reader() { redisReaderFree(reader); }
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
+
+  // Gives back the memory of what was read.
+  void Renew() {
+    if (reader != nullptr) redisReaderFree(reader);
+    reader = redisReaderCreateWithFunctions(Callbacks());
+    reader->privdata = &elements;
+  }
 };
 
 RedisConnection::RedisConnection(int socket) : socket_(socket), reader_(std::make_unique<Reader>()) {}
@@ -161,28 +189,28 @@ absl::Status RedisConnection::Wait(bool writes, absl::Time silent_since, const L
   }
 }
 
-absl::StatusOr<bool> RedisConnection::Send(absl::string_view* bytes) const {
+absl::StatusOr<size_t> RedisConnection::Send(absl::string_view* bytes) const {
   const ssize_t sent = send(socket_, bytes->data(), bytes->size(), MSG_NOSIGNAL);
   if (sent >= 0) {
     bytes->remove_prefix(static_cast<size_t>(sent));
-    return sent > 0;
+    return static_cast<size_t>(sent);
   }
-  if (errno == EAGAIN || errno == EINTR) return false;
+  if (errno == EAGAIN || errno == EINTR) return 0;
   return Failed("send", errno);
 }
 
-absl::StatusOr<bool> RedisConnection::Receive() {
+absl::StatusOr<size_t> RedisConnection::Receive() {
   const ssize_t got = recv(socket_, reader_->buffer.data(), reader_->buffer.size(), 0);
   if (got == 0) return absl::UnavailableError("the remote has closed the connection");
   if (got < 0) {
-    if (errno == EAGAIN || errno == EINTR) return false;
+    if (errno == EAGAIN || errno == EINTR) return 0;
     return Failed("recv", errno);
   }
   if (redisReaderFeed(reader_->reader, reader_->buffer.data(), static_cast<size_t>(got)) != REDIS_OK ||
       reader_->reader->len > kMaxPendingBytes) {
     return absl::UnavailableError("a reply that is too large");
   }
-  return true;
+  return static_cast<size_t>(got);
 }
 
 absl::Status RedisConnection::TakeReplies(size_t most, std::vector<RedisReply>* replies) {
@@ -192,35 +220,46 @@ absl::Status RedisConnection::TakeReplies(size_t most, std::vector<RedisReply>* 
       return absl::UnavailableError(absl::StrCat("not Redis's protocol: ", reader_->reader->errstr));
     }
     if (raw == nullptr) return absl::OkStatus();
-    replies->push_back(ToReply(*static_cast<redisReply*>(raw)));
-    freeReplyObject(raw);
+    const std::unique_ptr<RedisReply> reply(static_cast<RedisReply*>(raw));
+    replies->push_back(std::move(*reply));
+    reader_->elements = 0;
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<RedisReply>> RedisConnection::Call(absl::Span<const RedisCommand> commands,
                                                               const Limits& limits) {
-  const std::string encoded = Encode(commands);
+  std::string encoded = Encode(commands);
   absl::string_view unsent = encoded;
   std::vector<RedisReply> replies;
-  absl::Time silent_since = MonotonicNow();
+  const absl::Time begun = MonotonicNow();
+  absl::Time silent_since = begun;
+  size_t moved_bytes = 0;
+  size_t received_bytes = 0;
   while (replies.size() < commands.size()) {
-    bool moved = false;
+    size_t sent = 0;
     if (!unsent.empty()) {
-      ALUDEL_ASSIGN_OR_RETURN(moved, Send(&unsent));
+      ALUDEL_ASSIGN_OR_RETURN(sent, Send(&unsent));
+      if (unsent.empty()) std::string().swap(encoded);  // a value may be large
     }
-    ALUDEL_ASSIGN_OR_RETURN(const bool received, Receive());
-    if (received) ALUDEL_RETURN_IF_ERROR(TakeReplies(commands.size(), &replies));
-    if (moved || received) {
-      silent_since = MonotonicNow();
-      if (replies.size() == commands.size()) break;
-      if (silent_since >= limits.until) return absl::DeadlineExceededError("no answer in time");
+    ALUDEL_ASSIGN_OR_RETURN(const size_t received, Receive());
+    if (received > 0) ALUDEL_RETURN_IF_ERROR(TakeReplies(commands.size(), &replies));
+    moved_bytes += sent + received;
+    received_bytes += received;
+    if (replies.size() == commands.size()) break;
+    const absl::Time now = MonotonicNow();
+    if (sent + received > 0) {
+      silent_since = now;
+      if (now >= limits.until) return absl::DeadlineExceededError("no answer in time");
       if (limits.stop != nullptr && limits.stop->load())
         return absl::CancelledError("it is not in use any more");
-    } else {
-      ALUDEL_RETURN_IF_ERROR(Wait(!unsent.empty(), silent_since, limits));
+      continue;
     }
+    const double want = limits.least_rate * absl::ToDoubleSeconds(now - begun - limits.silence);
+    if (static_cast<double>(moved_bytes) < want) return absl::DeadlineExceededError("it is too slow");
+    ALUDEL_RETURN_IF_ERROR(Wait(!unsent.empty(), silent_since, limits));
   }
+  if (received_bytes > kReceiveBytes) reader_->Renew();
   return replies;
 }
 

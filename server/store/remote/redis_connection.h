@@ -36,14 +36,18 @@ struct RedisReply {
 using RedisCommand = std::vector<absl::string_view>;
 
 // One connection to a Valkey or Redis server, whose protocol (RESP 2) is hiredis's business. Sockets and waiting are
-// here, so that every wait has two ends: a moment, and a time without a byte in either direction. Blocks; for one
-// thread at a time. After any error but the server's own (RedisReply::Kind::kError) it is of no
+// here, so that every wait has three ends: a moment, a time without a byte in either direction, and what has moved by then
+// being too little. A reply has at most kMaxElements elements, and what an idle connection keeps in memory is small.
+// Blocks; for one thread at a time. After any error but the server's own (RedisReply::Kind::kError) it is of no
 // use: replies are missing.
 class RedisConnection {
  public:
+  static constexpr size_t kMaxElements = 1 << 16;
   struct Limits {
     absl::Duration silence;  // without a byte: then Unavailable
     absl::Time until;        // MonotonicNow(): then DeadlineExceeded
+    // Bytes a second, in both directions together, from the first `silence` of a call on; less is DeadlineExceeded.
+    double least_rate = 0;
     // Where it becomes true, all ends soon: Cancelled.
     const std::atomic<bool>* stop = nullptr;
   };
@@ -69,9 +73,9 @@ class RedisConnection {
   // Until the socket can be read or, with `writes`, written. What is there already is in time, however late it is
   // looked for: this thread may have had no processor.
   absl::Status Wait(bool writes, absl::Time silent_since, const Limits& limits) const;
-  // What the socket takes; true: something.
-  absl::StatusOr<bool> Send(absl::string_view* bytes) const;
-  absl::StatusOr<bool> Receive();
+  // How much the socket takes, and gives.
+  absl::StatusOr<size_t> Send(absl::string_view* bytes) const;
+  absl::StatusOr<size_t> Receive();
   // What there is of replies, up to so many.
   absl::Status TakeReplies(size_t most, std::vector<RedisReply>* replies);
 

@@ -18,8 +18,10 @@ constexpr absl::Duration kLastRetry = absl::Seconds(5);
 // What no request waits for: writing, and connecting again.
 constexpr absl::Duration kPatience = absl::Seconds(1);
 constexpr absl::Duration kWriteLimit = absl::Seconds(30);
-// However large a chunk is, and a remote that drips: what its request waits for is bounded there, by a second.
+// However large a chunk is: what its request waits for is bounded there, by a second.
 constexpr absl::Duration kLoadLimit = absl::Seconds(5);
+// One that gives or takes less is not waited for, whatever it is asked: computing is faster.
+constexpr double kLeastBytesPerSecond = 256 << 10;
 // What a look-up does behind the longest chunk, and what it does for that, in round trips.
 constexpr int kLongestTrips = 3;
 // Chunks that are forgotten at once, and names that are asked for at once to make room.
@@ -133,7 +135,7 @@ absl::StatusOr<T> RemoteTier::With(const RedisConnection::Limits& limits, const 
 }
 
 RedisConnection::Limits RemoteTier::Until(absl::Duration silence, absl::Duration limit) const {
-  return {silence, MonotonicNow() + limit, &stop_};
+  return {silence, MonotonicNow() + limit, kLeastBytesPerSecond, &stop_};
 }
 
 void RemoteTier::GoDown(const absl::Status& why) {
@@ -257,21 +259,48 @@ absl::Status RemoteTier::AddEqual(RedisConnection& connection, absl::Span<const 
 
 absl::StatusOr<LoadedChunk> RemoteTier::Load(int64_t era, const ChunkKey& key) {
   const RedisConnection::Limits limits = Until(options_.silence, kLoadLimit);
+  return With<LoadedChunk>(
+      limits, [&](RedisConnection& connection) { return LoadWith(connection, era, key, limits); });
+}
+
+absl::StatusOr<LoadedChunk> RemoteTier::Load(const StoreTag& salt, const StoreTag& encoder,
+                                             const ChunkKey& key) {
+  const RedisConnection::Limits limits = Until(options_.silence, kLoadLimit);
   return With<LoadedChunk>(limits, [&](RedisConnection& connection) -> absl::StatusOr<LoadedChunk> {
-    const std::string name = names_.Chunk(era, key);
-    const RedisCommand commands[] = {{"GET", name}, {"TTL", name}};
-    ALUDEL_ASSIGN_OR_RETURN(const auto replies, connection.Call(commands, limits));
-    const RedisReply& record = replies.front();
-    if (record.kind == RedisReply::Kind::kNull) return absl::NotFoundError("it is there no more");
-    ALUDEL_RETURN_IF_ERROR(Expect(record, RedisReply::Kind::kText));
-    ALUDEL_ASSIGN_OR_RETURN(LoadedChunk loaded,
-                            DecodeChunk({record.text.begin(), record.text.end()}, {}, key));
-    // It is in use: another round trip, for few of those that read it.
-    if (absl::Seconds(replies.back().integer) < options_.ttl * 3 / 4) {
-      ALUDEL_RETURN_IF_ERROR(Renew(connection, era, loaded.meta.entry, limits));
-    }
-    return loaded;
+    ALUDEL_ASSIGN_OR_RETURN(const int64_t era, Era(connection, salt, encoder, limits));
+    return LoadWith(connection, era, key, limits);
   });
+}
+
+absl::StatusOr<LoadedChunk> RemoteTier::LoadWith(RedisConnection& connection, int64_t era,
+                                                 const ChunkKey& key,
+                                                 const RedisConnection::Limits& limits) const {
+  const std::string name = names_.Chunk(era, key);
+  const RedisCommand commands[] = {{"GET", name}, {"TTL", name}};
+  ALUDEL_ASSIGN_OR_RETURN(auto replies, connection.Call(commands, limits));
+  RedisReply& record = replies.front();
+  if (record.kind == RedisReply::Kind::kNull) return absl::NotFoundError("it is there no more");
+  ALUDEL_RETURN_IF_ERROR(Expect(record, RedisReply::Kind::kText));
+  std::vector<uint8_t> bytes(record.text.begin(), record.text.end());
+  std::string().swap(record.text);  // it may be large, and decoding makes another of it
+  ALUDEL_ASSIGN_OR_RETURN(LoadedChunk loaded, DecodeChunk(std::move(bytes), {}, key));
+  // It is in use: another round trip, for few of those that read it.
+  if (absl::Seconds(replies.back().integer) < options_.ttl * 3 / 4) {
+    ALUDEL_RETURN_IF_ERROR(Renew(connection, era, loaded.meta.entry, limits));
+  }
+  return loaded;
+}
+
+absl::Status RemoteTier::Renew(const ChunkEntry& entry) {
+  const RedisConnection::Limits limits = Until(kPatience, kWriteLimit);
+  return With<bool>(limits,
+                    [&](RedisConnection& connection) -> absl::StatusOr<bool> {
+                      ALUDEL_ASSIGN_OR_RETURN(const int64_t era,
+                                              Era(connection, entry.salt, entry.encoder, limits));
+                      ALUDEL_RETURN_IF_ERROR(Renew(connection, era, entry, limits));
+                      return true;
+                    })
+      .status();
 }
 
 absl::Status RemoteTier::Renew(RedisConnection& connection, int64_t era, const ChunkEntry& entry,

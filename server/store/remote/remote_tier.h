@@ -31,7 +31,7 @@ namespace aludel {
 // A remote that fails, or is silent for `silence`, is down: then usable() is false, calls fail at once, and
 // a thread of its own connects again, after 100 ms at first and then with an interval that doubles up to 5 s, until one
 // has lasted for `steady`. So a hang is paid for once and not by each request. One that answers but takes too long for
-// its caller stays up: that costs a connection. Calls block, for threads that may; thread-safe.
+// its caller, or moves less than 256 KiB a second, stays up: that costs a connection. Calls block, for threads that may; thread-safe.
 class RemoteTier {
  public:
   struct Options {
@@ -76,6 +76,10 @@ class RemoteTier {
                            absl::Span<const int32_t> rest, absl::Time until);
   // NotFound where it is there no more; DataLoss where it is not a record of this key.
   absl::StatusOr<LoadedChunk> Load(int64_t era, const ChunkKey& key);
+  // As Load, in the present era.
+  absl::StatusOr<LoadedChunk> Load(const StoreTag& salt, const StoreTag& encoder, const ChunkKey& key);
+  // Has a chunk that is there live for another `ttl`.
+  absl::Status Renew(const ChunkEntry& entry);
   // What Load refused is there no more, for any server.
   absl::Status Drop(int64_t era, const ChunkKey& key);
   // Writes it, or has it live for another `ttl` where it is there and not to be replaced; returns the bytes written.
@@ -94,6 +98,8 @@ class RemoteTier {
  private:
   using Connection = std::unique_ptr<RedisConnection>;
 
+  absl::StatusOr<LoadedChunk> LoadWith(RedisConnection& connection, int64_t era, const ChunkKey& key,
+                                       const RedisConnection::Limits& limits) const;
   // A connection that is free, or a new one.
   absl::StatusOr<Connection> Take(const RedisConnection::Limits& limits) ABSL_LOCKS_EXCLUDED(mutex_);
   void GiveBack(Connection connection) ABSL_LOCKS_EXCLUDED(mutex_);

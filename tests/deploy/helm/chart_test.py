@@ -99,6 +99,28 @@ class Chart(unittest.TestCase):
         self.assertEqual(claims, ["filled"] * len(workloads))
         self.assertNotIn("PersistentVolumeClaim", {one["kind"] for one in objects})
 
+    def test_a_pool_s_store_and_the_shared_one_are_one_setting(self) -> None:
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write("prefill: {base: {store: 'memory_bytes: 1000000000'}}\n"
+                       "sharedStore: {address: 'redis.example.com:6380', username: aludel}\n")
+            file.flush()
+            objects = renderer.chart([file.name])
+        (text,) = [one["data"]["prefill.textproto"] for one in objects
+                   if one["kind"] == "ConfigMap" and "prefill.textproto" in one["data"]]
+        self.assertIn(" ".join('store { memory_bytes: 1000000000 remote { address: "redis.example.com:6380" username: "aludel" } }'
+                               .split()), " ".join(text.split()))
+        (rule,) = [one["spec"]["egress"] for one in objects
+                   if one["kind"] == "NetworkPolicy" and one["metadata"]["name"] == "prefill-store"]
+        self.assertEqual(rule, [{"ports": [{"protocol": "TCP", "port": 6380}]}])
+        volumes = [volume["name"] for one in objects if one["kind"] == "StatefulSet"
+                   for volume in one["spec"]["template"]["spec"]["volumes"]]
+        self.assertNotIn("store-remote", volumes)  # no password is asked for
+
+    def test_without_a_shared_store_nothing_may_be_called_for_it(self) -> None:
+        objects = renderer.chart([])
+        self.assertNotIn("prefill-store", {one["metadata"]["name"] for one in objects})
+        self.assertNotIn("store {", json.dumps(objects))
+
     def test_values_of_a_release_that_knew_keda_alone_go_on(self) -> None:
         """As `helm upgrade --reuse-values` has them: without `autoscaling.by`."""
         values = str(EXAMPLES / "two-models-one-pool.yaml")
@@ -109,7 +131,7 @@ class Chart(unittest.TestCase):
 
     def test_the_namespace_is_the_release_s(self) -> None:
         text = json.dumps(renderer.chart([str(EXAMPLES / "two-models-one-pool.yaml")], namespace="elsewhere"))
-        self.assertIn("decode-chat-0.decode-chat.elsewhere.svc:7200", text)
+        self.assertIn("dns:///decode-chat.elsewhere.svc:7200", text)
         self.assertNotIn("aludel.svc", text)
 
     def test_a_pool_that_is_not_there_is_named(self) -> None:

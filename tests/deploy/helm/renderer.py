@@ -15,7 +15,7 @@ GOPATH = Path("/usr/share/gocode")  # where Debian's packages put sources
 # Which values make which overlay of deploy/kubernetes.
 PAIRS: Dict[str, List[str]] = {"cpu-demo": [], "two-models-one-pool": ["two-models-one-pool.yaml"],
                                "two-models-one-pool-hpa": ["two-models-one-pool.yaml", "hpa.yaml"], "gpu": ["gpu.yaml"],
-                               "rdma": ["gpu.yaml", "rdma.yaml"]}
+                               "rdma": ["gpu.yaml", "rdma.yaml"], "shared-store": ["shared-store.yaml"]}
 Object = Dict[str, Any]
 
 

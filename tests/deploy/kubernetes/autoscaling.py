@@ -23,9 +23,15 @@ STARTS_S = 60
 
 
 def rules() -> Dict[str, Object]:
-    """The adapter's, by the name that an autoscaler asks for."""
+    """The adapter's for metrics of pods, by the name that an autoscaler asks for."""
     import yaml
     return {one["name"]["as"]: one for one in yaml.safe_load(ADAPTER.read_text())["rules"]}
+
+
+def external_rules() -> Dict[str, Object]:
+    """Likewise for external metrics."""
+    import yaml
+    return {one["name"]["as"]: one for one in yaml.safe_load(ADAPTER.read_text())["externalRules"]}
 
 
 def query_of(rule: Object, pods: List[str]) -> str:
@@ -38,6 +44,20 @@ def query_of(rule: Object, pods: List[str]) -> str:
         rule = {**rule, "metricsQuery": rule["metricsQuery"].replace(f"<<.{field}>>", value)}
     assert "<<" not in rule["metricsQuery"], rule
     return rule["metricsQuery"]
+
+
+def external_query_of(metric: Object) -> str:
+    """The query for an external metric of the namespace, of an autoscaler's `metric`."""
+    rule, selector = external_rules()[metric["name"]], metric["selector"]
+    matchers = [f'namespace="{NAMESPACE}"', *(f'{name}="{value}"' for name, value in selector.get("matchLabels", {}).items())]
+    for one in selector.get("matchExpressions", []):
+        assert one["operator"] == "In", one
+        matchers.append(f'{one["key"]}=~"{"|".join(one["values"])}"')
+    query: str = rule["metricsQuery"]
+    for field, value in (("Series", rule["seriesQuery"].split("{")[0]), ("LabelMatchers", ",".join(matchers))):
+        query = query.replace(f"<<.{field}>>", value)
+    assert "<<" not in query, rule
+    return query
 
 
 class Prometheus:

@@ -19,7 +19,7 @@ from typing import Any, Dict, Iterator, List
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(ROOT / "tests/deploy/observability"))
-from autoscaling import query_of, rules  # noqa: E402
+from autoscaling import external_query_of, external_rules, query_of, rules  # noqa: E402
 from cluster import unpack  # noqa: E402
 from kustomize import OVERLAYS, kubectl_why_not, render, why_not  # noqa: E402
 from pods import Object, matches  # noqa: E402
@@ -56,7 +56,7 @@ class Overlays(unittest.TestCase):
     def test_servers_accept_their_configurations(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             unpack(options.packages, Path(folder))
-            for overlay in ("cpu-demo", "gpu", "rdma"):  # two-models-one-pool is run, by secrets_test.py
+            for overlay in ("cpu-demo", "gpu", "rdma", "shared-store"):  # two-models-one-pool is run, by secrets_test.py
                 for one in self.servers(overlay):
                     config = Path(folder) / "config"
                     config.write_text(self.text_of(overlay, one))
@@ -115,6 +115,19 @@ class Overlays(unittest.TestCase):
                 self.assertIn("/dev/shm", [mount["mountPath"] for mount in one["container"]["volumeMounts"]])
                 self.assertIn('kind: "ucx"', self.text_of("rdma", one))
 
+    def test_prefill_servers_may_call_the_store_that_they_share(self) -> None:
+        (policy,) = [one for one in self.of("shared-store", "NetworkPolicy") if one["metadata"]["name"] == "prefill-store"]
+        self.assertEqual(policy["spec"]["policyTypes"], ["Egress"])
+        (rule,) = policy["spec"]["egress"]
+        (port,), (peer,) = rule["ports"], rule["to"]
+        for one in self.servers("shared-store"):
+            text = self.text_of("shared-store", one)
+            named = re.findall(r'remote \{\s*address: "([^":]+):(\d+)"', text)
+            chosen = matches(policy["spec"]["podSelector"], one["labels"])
+            self.assertEqual(chosen, one["name"] == "prefill-base", one["name"])
+            self.assertEqual(named, [("valkey", str(port["port"]))] if chosen else [], one["name"])
+        self.assertEqual(peer, {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "valkey"}}})
+
     def test_autoscaling_goes_by_series_that_exist(self) -> None:
         names = {one["name"]: one for one in self.servers("two-models-one-pool")}
         scaled = self.of("two-models-one-pool", "ScaledObject")
@@ -124,7 +137,11 @@ class Overlays(unittest.TestCase):
             for trigger in one["spec"]["triggers"]:
                 query = trigger["metadata"]["query"]
                 self.assertLessEqual(series_of(query) - {"vector", "avg_over_time"}, exported(), query)
-                self.assertIn(f'job="{names[one["metadata"]["name"]]["labels"]["app.kubernetes.io/name"]}"', query)
+                # Of the servers themselves, or what their callers say that they need.
+                said_by = {"prefill": "aludel-decode", "decode": "aludel-gateway"}.get(one["metadata"]["name"].split("-")[0])
+                job = said_by if trigger["name"] == "desired" else names[one["metadata"]["name"]]["labels"][
+                    "app.kubernetes.io/name"]
+                self.assertIn(f'job="{job}"', query)
                 of = f"{one['metadata']['name']} {trigger['name']}"
                 rules["groups"][0]["rules"].append({"record": "a:b", "expr": query, "labels": {"of": of}})
         if shutil.which("promtool"):
@@ -142,7 +159,7 @@ class Overlays(unittest.TestCase):
                        for one in self.of("two-models-one-pool-hpa", "HorizontalPodAutoscaler")}
         self.assertEqual(set(autoscalers), set(by_keda))
         self.assertEqual(self.of("two-models-one-pool-hpa", "ScaledObject"), [])
-        used = set()
+        used, external = set(), []
         for name, spec in autoscalers.items():
             keda = by_keda[name]
             self.assertEqual(spec["scaleTargetRef"], keda["scaleTargetRef"])
@@ -150,14 +167,17 @@ class Overlays(unittest.TestCase):
                              (keda["minReplicaCount"], keda["maxReplicaCount"]))
             self.assertEqual(spec["behavior"], keda["advanced"]["horizontalPodAutoscalerConfig"]["behavior"])
             for metric, trigger in zip(spec["metrics"], keda["triggers"], strict=True):
-                self.assertEqual((metric["type"], metric["pods"]["target"]["type"]), ("Pods", trigger["metricType"]))
-                mean = metric["pods"]["target"]["averageValue"]
+                kind = "External" if trigger["name"] == "desired" else "Pods"
+                asked = metric[kind.lower()]
+                self.assertEqual((metric["type"], asked["target"]["type"]), (kind, trigger["metricType"]))
+                mean = asked["target"]["averageValue"]
                 value = float(mean[:-1]) / 1000 if mean.endswith("m") else float(mean)
                 self.assertEqual(value, float(trigger["metadata"]["threshold"]), f"{name} {trigger['name']}")
-                used.add(metric["pods"]["metric"]["name"])
-        self.assertEqual(used, set(rules()))
-        for rule in rules().values():
-            query = query_of(rule, ["a", "b"])
+                used.add(asked["metric"]["name"])
+                if kind == "External":
+                    external.append(external_query_of(asked["metric"]))
+        self.assertEqual(used, set(rules()) | set(external_rules()))
+        for query in [query_of(rule, ["a", "b"]) for rule in rules().values()] + external:
             self.assertLessEqual(series_of(query) - {"avg_over_time"}, exported(), query)
 
     def test_autoscaling_counts_right(self) -> None:
@@ -189,30 +209,68 @@ class Overlays(unittest.TestCase):
                           {"labels": f'{{namespace="aludel",pod="prefill-base-{i}"}}', "value": value}
                           for i, value in zip((2, 4), values)]}]}
                  for inputs, values in ((busy + waiting + others, (0.5, 1)), (busy + others, ()), (waiting, (0, 0)))]
+        self.check_queries(tests)
+
+    def check_queries(self, tests: List[Object]) -> None:
+        """By promtool."""
         with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
             json.dump({"rule_files": [], "tests": tests}, file)
             file.flush()
             done = subprocess.run(["promtool", "test", "rules", file.name], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def test_autoscaling_takes_what_servers_say_for_it(self) -> None:
+        """The most that a gateway says of decode servers, and of prefill servers all that their callers keep busy."""
+        if shutil.which("promtool") is None:
+            print("\nskipped: what servers say for autoscalers: promtool is not installed (Debian: prometheus)", flush=True)
+            self.skipTest("promtool is not installed")
+        triggers = {one["metadata"]["name"]: {trigger["name"]: trigger["metadata"] for trigger in one["spec"]["triggers"]}
+                    for one in self.of("two-models-one-pool", "ScaledObject")}
+        says = 'aludel_desired_replicas{{namespace="{}",job="aludel-{}",role="{}",model="{}",pod="{}"}} {}x60'
+        said = [says.format(*one) for one in (
+            ("aludel", "gateway", "decode", "chat", "gateway-a", 2), ("aludel", "gateway", "decode", "chat", "gateway-b", 3),
+            ("aludel", "gateway", "decode", "json", "gateway-a", 1), ("other", "gateway", "decode", "chat", "gateway-c", 9),
+            ("aludel", "decode", "prefill", "chat", "decode-chat-0", 0.5), ("aludel", "decode", "prefill", "json", "decode-json-1", 1),
+            ("other", "decode", "prefill", "chat", "decode-chat-0", 9))]
+        wanted = {"decode-chat": 3, "decode-json": 1, "prefill-base": 1.5}
+        asked = {triggers[name]["desired"]["query"]: value for name, value in wanted.items()}
+        for one in self.of("two-models-one-pool-hpa", "HorizontalPodAutoscaler"):
+            for metric in one["spec"]["metrics"]:
+                if "external" in metric:
+                    asked[external_query_of(metric["external"]["metric"])] = wanted[one["metadata"]["name"]]
+        self.assertEqual(len(asked), 6)
+        self.assertEqual({triggers[name]["desired"]["threshold"] for name in wanted}, {"1"})
+        self.check_queries([{"interval": "15s", "input_series": [dict(zip(("series", "values"), one.rsplit(" ", 1))) for one in said],
+                             "promql_expr_test": [{"expr": query, "eval_time": "10m", "exp_samples": [
+                                 {"labels": "{}", "value": value}]} for query, value in asked.items()]}])
+
     def test_peers_know_every_server_that_may_be_started(self) -> None:
-        overlay = "two-models-one-pool"
-        named = {target for one in self.servers(overlay)
-                 for target in re.findall(r'_targets: "([^"]+)"', self.text_of(overlay, one))}
-        wanted = set()
-        for one in self.of(overlay, "ScaledObject"):
-            name = one["metadata"]["name"]
-            if name != "gateway":
-                port = 7100 if name.startswith("prefill") else 7200
-                wanted |= {f"{name}-{i}.{name}.aludel.svc:{port}" for i in range(one["spec"]["maxReplicaCount"])}
-        self.assertEqual(named, wanted)
+        """By names that stand for all pods of a workload, however many there are."""
+        for overlay in self.rendered:
+            services = {one["metadata"]["name"]: one["spec"] for one in self.of(overlay, "Service")}
+            wanted = set()
+            for one in self.servers(overlay):
+                if one["name"] == "gateway":
+                    continue
+                service = services[one["name"]]
+                self.assertEqual((service["clusterIP"], service["publishNotReadyAddresses"]), ("None", True))
+                self.assertTrue(matches({"matchLabels": service["selector"]}, one["labels"]), one["name"])
+                (port,) = [port["port"] for port in service["ports"] if port["name"] == "grpc"]
+                self.assertIn({"name": "grpc", "containerPort": port}, one["container"]["ports"])
+                wanted.add((one["name"], str(port)))
+            named = {tuple(found) for one in self.servers(overlay) for found in re.findall(
+                r'_targets: "dns:///([^":.]+)(?:\.aludel\.svc)?:(\d+)"', self.text_of(overlay, one))}
+            self.assertEqual(named, wanted, overlay)
+            listed = sum(self.text_of(overlay, one).count("_targets:") for one in self.servers(overlay))
+            models = [one for one in self.servers(overlay) if one["name"].startswith("decode")]
+            self.assertEqual(listed, 2 * len(models), overlay)  # a gateway's and its own
 
     def test_certificates_have_the_names_that_are_called_and_asked_for(self) -> None:
         overlay = "two-models-one-pool"
         names = {one["metadata"]["name"]: one["spec"].get("dnsNames", []) for one in self.of(overlay, "Certificate")}
         for one in self.servers(overlay):
             text = self.text_of(overlay, one)
-            for target in re.findall(r'_targets: "([^":]+):', text):
+            for target in re.findall(r'_targets: "dns:///([^":]+):', text):
                 self.assertTrue(any(fnmatch.fnmatch(target, name) for name in names[f"{target.split('-')[0]}-tls"]),
                                 target)
             for role, identity in re.findall(r'(\w+)_identities: "([^"]+)"', text):

@@ -113,9 +113,9 @@ class Pod:
         if before.name != "..data":
             shutil.rmtree(before)
 
-    def start(self, hosts: Dict[str, str]) -> None:
+    def start(self, hosts: Dict[str, List[str]]) -> None:
         (self.folder / "layer/etc/hosts").write_text("127.0.0.1 localhost\n" +
-                                                     "".join(f"{ip} {name}\n" for name, ip in hosts.items()))
+                                                     "".join(f"{ip} {name}\n" for name, ips in hosts.items() for ip in ips))
         user = self.spec["securityContext"]
         values = [f"{one['name']}={one['value']}" for one in self.container.get("env", [])]
         with open(self.folder / "log", "ab") as log:
@@ -195,15 +195,17 @@ class Pod:
         return found
 
 
-def hosts_of(pods: List[Pod], services: List[Object]) -> Dict[str, str]:
-    """What cluster DNS says of headless services: POD.SERVICE and POD.SERVICE.NAMESPACE.svc."""
-    found = {}
+def hosts_of(pods: List[Pod], services: List[Object]) -> Dict[str, List[str]]:
+    """What cluster DNS says of headless services: SERVICE, POD.SERVICE, and both with NAMESPACE.svc."""
+    found: Dict[str, List[str]] = {}
     for service in services:
         for pod in pods:
             chosen = matches({"matchLabels": service["spec"]["selector"]}, pod.labels)
             if service["spec"].get("clusterIP") == "None" and chosen:
-                name = f"{pod.name}.{service['metadata']['name']}"
-                found[name] = found[f"{name}.{service['metadata']['namespace']}.svc"] = pod.ip
+                all_of = service["metadata"]["name"]
+                for name in (all_of, f"{pod.name}.{all_of}"):
+                    for whole in (name, f"{name}.{service['metadata']['namespace']}.svc"):
+                        found.setdefault(whole, []).append(pod.ip)
     return found
 
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 OVERLAY = "two-models-one-pool"
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pods as emulated  # noqa: E402
-from autoscaling import Prometheus, query_of, rules  # noqa: E402
+from autoscaling import Prometheus, external_query_of, query_of, rules  # noqa: E402
 from cluster import Cluster, Load, Secrets, main_in_namespaces, unpack  # noqa: E402
 from kustomize import render  # noqa: E402
 from pods import Object  # noqa: E402
@@ -145,7 +145,7 @@ class RotatedSecrets(unittest.TestCase):
         with Prometheus(self.cluster, Path("/mnt/prometheus")) as prometheus, Load(self.cluster) as load:
             load.await_answered(ANSWERED)
             asks = [(one["spec"]["scaleTargetRef"]["name"], metric["pods"]["metric"]["name"])
-                    for one in autoscalers for metric in one["spec"]["metrics"]]
+                    for one in autoscalers for metric in one["spec"]["metrics"] if "pods" in metric]
             busy = scaled["gateway"][1]["metadata"]["query"]
 
             def scraped(at: float) -> bool:
@@ -165,16 +165,21 @@ class RotatedSecrets(unittest.TestCase):
                 name = one["spec"]["scaleTargetRef"]["name"]
                 pods = [pod.name for pod in self.cluster.workloads[name]]
                 for metric, trigger in zip(one["spec"]["metrics"], scaled[name], strict=True):
-                    asked = metric["pods"]["metric"]["name"]
-                    samples = prometheus.ask(query_of(rules()[asked], pods), at)
-                    self.assertEqual(sorted(sample["metric"]["pod"] for sample in samples), sorted(pods), asked)
-                    total = sum(float(sample["value"][1]) for sample in samples)
+                    if "external" in metric:
+                        asked = metric["external"]["metric"]["name"]
+                        total = prometheus.number(external_query_of(metric["external"]["metric"]), at)
+                    else:
+                        asked = metric["pods"]["metric"]["name"]
+                        samples = prometheus.ask(query_of(rules()[asked], pods), at)
+                        self.assertEqual(sorted(sample["metric"]["pod"] for sample in samples), sorted(pods), asked)
+                        total = sum(float(sample["value"][1]) for sample in samples)
                     self.assertAlmostEqual(total, prometheus.number(trigger["metadata"]["query"], at), msg=asked)
                     seen[f"{name} {trigger['name']}"] = round(total, 3)
             prefill_s = prometheus.number(PREFILL_S, at)
         print(f"seen under load: {seen}", flush=True)
         self.assertEqual(load.errors, [])
         self.assertGreater(seen["gateway connections"], 0)
+        self.assertGreaterEqual(seen["decode-chat desired"], 1)
         self.assertGreater(prefill_s, 0)
 
     def test_2_secrets_change_under_load(self) -> None:

@@ -3,8 +3,9 @@
 // What orders memory in a simulated block, said to ThreadSanitizer. Fibers are switched without synchronization, and simt's
 // own files are not instrumented (ALUDEL_RACES there says that the rest is), so that every access of a kernel to memory that
 // it shares without a barrier between is a report: shuffles and products of matrices exchange registers and order nothing.
-// Asynchronous copies write when they are issued, matrices are read where a lane names a row. Blocks are ordered here, as
-// they run one after the other.
+// Asynchronous copies write when they are issued, matrices are read where a lane names a row, and a warpgroup's product reads its
+// operands both when it begins and when it has been waited for. Blocks
+// are ordered here, as they run one after the other.
 #if defined(ALUDEL_RACES)
 #include <sanitizer/tsan_interface.h>
 
@@ -19,6 +20,12 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 #endif
 
 namespace aludel::cuda::simt {
+
+#if defined(ALUDEL_RACES)
+constexpr bool kSeesRaces = true;
+#else
+constexpr bool kSeesRaces = false;
+#endif
 
 // Everything before a release of an address is before what follows an acquire of it.
 inline void Release([[maybe_unused]] const void* sync) {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/kernels/cuda/aligned_copy.h"
 #include "tests/kernels/sample_problem.h"
 
 namespace aludel::cuda {
@@ -36,9 +35,8 @@ class SampleKernelTest : public ::testing::Test {
       std::copy(rows[r].begin(), rows[r].end(), logits.begin() + static_cast<int64_t>(r) * stride);
       terms.push_back(TermsOf(draws[r]));
     }
-    const AlignedCopy<float> there(logits);
     std::vector<int32_t> tokens(rows.size(), -7);
-    const SampleArgs args{there.data(), stride, static_cast<int>(vocab), terms.data(), tokens.data()};
+    const SampleArgs args{logits.data(), stride, static_cast<int>(vocab), terms.data(), tokens.data()};
     simt::Launch({static_cast<unsigned>(rows.size())}, {threads}, sizeof(SampleShared), random_(),
                  [&](char* shared) { SampleRowOf(args, reinterpret_cast<SampleShared*>(shared)); });
     for (size_t r = 0; r < rows.size(); ++r) {
@@ -94,6 +92,18 @@ TEST_F(SampleKernelTest, CutsThroughTies) {
       }
     }
   }
+}
+
+// Top-k ends in the middle of some alike, at a low id, and top-p before them at a higher one.
+TEST_F(SampleKernelTest, CutsBeforeTies) {
+  std::vector<float> row(100, -50.0f);
+  std::fill_n(row.begin(), 10, 1.0f);
+  row[90] = 5.0f, row[95] = 4.0f;
+  const RowSampling first = {.temperature = 1.0, .top_k = 4, .top_p = 0.8, .uniform = 0.1};
+  RowSampling second = first;
+  second.uniform = 0.95;
+  ASSERT_EQ(SampleRow(row.data(), 100, second), 95);
+  ASSERT_NO_FATAL_FAILURE(Check({row, row}, {first, second}, 64));
 }
 
 TEST_F(SampleKernelTest, ChoosesNothingWhereLogitsAreNoNumbers) {

@@ -27,6 +27,8 @@ void Fail(const std::string& what) {
 
 namespace {
 
+uint64_t fences = 0;
+
 constexpr size_t kStackBytes = 256 << 10;
 
 using Stack = std::unique_ptr<char[]>;
@@ -155,6 +157,8 @@ void Start(Fiber& fiber, int index) {
   fiber.open.clear();
   fiber.written.clear();
   fiber.fenced.clear();
+  fiber.has_fenced = false;
+  fiber.block_meetings = fiber.warp_meetings = 0;
   MakeContext(&fiber.context, fiber.stack.get(), kStackBytes, Main);
 }
 
@@ -343,6 +347,7 @@ void Linger() {
 void Launch(Dim3 grid, Dim3 block, size_t shared_bytes, uint64_t seed,
             const std::function<void(char*)>& body) {
   ALUDEL_CHECK(current == nullptr && block.x * block.y * block.z % kLanes == 0);
+  fences = 0;
   Block state;
   std::vector<char> shared(shared_bytes + 128);
   state.shared = shared.data() + (128 - reinterpret_cast<uintptr_t>(shared.data()) % 128) % 128;
@@ -368,6 +373,22 @@ void Launch(Dim3 grid, Dim3 block, size_t shared_bytes, uint64_t seed,
   for (Fiber& fiber : state.fibers) Stacks().push_back(std::move(fiber.stack));
   current = nullptr;
 }
+
+void Fence() {
+  current->running->has_fenced = true;
+  ++fences;
+}
+
+void CheckAddition(const void* address) {
+  const char* const at = static_cast<const char*>(address);
+  if (at >= current->shared && at < current->shared + current->shared_bytes) return;
+  for (const Fiber& fiber : current->fibers) {
+    if (!fiber.has_fenced)
+      Fail("counts its block before thread " + std::to_string(fiber.index) + " has fenced");
+  }
+}
+
+uint64_t FenceCount() { return fences; }
 
 const Dim3& ThreadIndex() { return current->running->thread; }
 const Dim3& BlockIndex() { return current->index; }
@@ -396,10 +417,12 @@ void LaunchAlone(Dim3 grid, Dim3 block, const std::function<void(char* shared)>&
 }
 
 void SyncThreads() {
-  current->running->wait = Wait::kBlock;
-  Release(&current->shared);
+  Fiber& fiber = *current->running;
+  fiber.wait = Wait::kBlock;
+  const char* const meeting = &current->meetings[fiber.block_meetings++ % 2];
+  Release(meeting);
   ToScheduler(/*forever=*/false);
-  Acquire(&current->shared);
+  Acquire(meeting);
 }
 
 void Collective(const char* name, WarpWork work, void* operands) {
@@ -409,10 +432,11 @@ void Collective(const char* name, WarpWork work, void* operands) {
   fiber.work = work;
   fiber.operands = operands;
   const bool orders = std::strcmp(name, "syncwarp") == 0;
-  const Warp* const warp = &current->warps[fiber.index / kLanes];
-  if (orders) Release(warp);
+  const char* const meeting = &current->warps[fiber.index / kLanes].meetings[fiber.warp_meetings % 2];
+  fiber.warp_meetings += orders;
+  if (orders) Release(meeting);
   ToScheduler(/*forever=*/false);
-  if (orders) Acquire(warp);
+  if (orders) Acquire(meeting);
 }
 
 }  // namespace aludel::cuda::simt

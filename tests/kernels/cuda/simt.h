@@ -70,6 +70,13 @@ T Exchange(const char* name, T value, int source) {
 
 int Lane();
 
+// Calls of __threadfence since the last launch began, by all of its threads.
+void Fence();
+uint64_t FenceCount();
+// Before an atomic addition. One to global memory tells other blocks that what this one leaves them is there: each of its
+// threads has to have fenced that.
+void CheckAddition(const void* address);
+
 }  // namespace aludel::cuda::simt
 
 // CUDA's words.
@@ -97,10 +104,11 @@ struct alignas(16) float4 {
 };
 
 inline uint32_t atomicAdd(uint32_t* address, uint32_t value) {
+  simt::CheckAddition(address);
   return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
 }
-// Blocks run one after another.
-inline void __threadfence() {}
+// Blocks run one after another, so that it orders nothing here.
+inline void __threadfence() { simt::Fence(); }
 inline float __uint_as_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline uint32_t __float_as_uint(float value) { return __builtin_bit_cast(uint32_t, value); }

@@ -43,6 +43,8 @@ struct Fiber {
   std::vector<AsyncCopy> open;                // since the last commit
   std::deque<std::vector<AsyncCopy>> groups;  // committed, oldest first
   std::vector<size_t> written;                // pieces of shared memory that the async proxy does not see yet
+  bool has_fenced = false;                    // __threadfence
+  int block_meetings = 0, warp_meetings = 0;  // __syncthreads and __syncwarp
   std::map<const char*, std::vector<char>> fenced;  // registers as they were at the last wgmma.fence
   void* fake_stack = nullptr;                       // ASan's, while the fiber is away
   void* tsan = nullptr;
@@ -75,7 +77,9 @@ struct Warp {
   std::vector<Product> open;
   std::deque<std::vector<Product>> groups;
   std::map<float*, Pending> pending;
+  std::vector<Product> finished;  // by the last wait
   size_t begun = 0;
+  char meetings[2];  // as Block's
 };
 
 struct Barrier {
@@ -100,6 +104,8 @@ struct Block {
   Dim3 index, size, grid;
   char* shared = nullptr;
   size_t shared_bytes = 0;
+  // What orders all threads at a barrier, in turn: who goes on late must not see what others do before the next one.
+  char meetings[2];
   std::vector<char> async_view;  // shared memory as the async proxy sees it
   const std::function<void(char*)>* body = nullptr;
   Fiber* running = nullptr;

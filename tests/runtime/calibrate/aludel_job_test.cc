@@ -97,8 +97,10 @@ TEST_F(AludelJobTest, AddsFormatsAndConsumersAndLeavesOthersAlone) {
   const std::string encoder = manifest.formats[0].encoder.sha256;
 
   job_.base.add = true;
-  job_.base.consumers = {"deploy/demo/json"};
+  job_.base.consumers = {"deploy/demo/base+deploy/demo/json"};
+  job_.base.storage = MatrixStorage::kInt8;  // of its decoder
   ASSERT_TRUE(Run().ok());
+  job_.base.storage = MatrixStorage::kBf16;
   manifest = Manifest();
   EXPECT_THAT(Names(manifest), ElementsAre("second", "aludel-p5"));
   EXPECT_EQ(manifest.formats[1].decoders.size(), 1);
@@ -120,8 +122,9 @@ TEST_F(AludelJobTest, AddsFormatsAndConsumersAndLeavesOthersAlone) {
   ASSERT_TRUE(Run().ok());
   manifest = Manifest();
   EXPECT_NE(manifest.formats[0].decoders[1].file.sha256, before.file.sha256);
-  EXPECT_THAT(manifest.formats[0].notes["retuned"],
-              AllOf(StartsWith("json: 2 passes over calibration.jsonl sha256 "), HasSubstr("; json: ")));
+  EXPECT_THAT(
+      manifest.formats[0].notes["retuned"],
+      AllOf(StartsWith("base+json: 2 passes over calibration.jsonl sha256 "), HasSubstr("; base+json: ")));
 }
 
 TEST_F(AludelJobTest, LinearDecodersAreTunedWhereThatIsAskedFor) {
@@ -240,7 +243,7 @@ TEST_F(AludelJobTest, RetunesDecodersThatAreThere) {
   ASSERT_TRUE(Run().ok());
   job_.retune = true;
   job_.options.linear = false;
-  job_.base.consumers = {"deploy/demo/json"};
+  job_.base.consumers = {"deploy/demo/base+deploy/demo/json"};
   EXPECT_THAT(std::string(Run().message()), HasSubstr("no decoder for this model"));
 }
 
@@ -270,7 +273,7 @@ TEST_F(AludelJobTest, FitsTheEncoderToTheProducerAlone) {
   job_.options.encoder_source = EncoderSource::kProducer;
   ASSERT_TRUE(Run().ok());
   const std::string hash = Manifest().formats[0].encoder.sha256;
-  job_.base.consumers = {"deploy/demo/json"};
+  job_.base.consumers = {"deploy/demo/base+deploy/demo/json"};
   ASSERT_TRUE(Run().ok());
   EXPECT_EQ(Manifest().formats[0].encoder.sha256, hash) << "an encoder that no consumer had a say in";
 }

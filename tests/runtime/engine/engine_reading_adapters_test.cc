@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "kernels/open_device.h"
 #include "runtime/bench/make_adapter.h"
 #include "runtime/engine/engine.h"
 #include "runtime/kv/block_pool.h"
@@ -212,6 +213,33 @@ TEST_F(EngineReadingAdapters, ChoicesAreEachWhatOneIs) {
   spec.sampling.choices = 3;
   const auto recorder = Ask(std::move(spec));
   for (int choice = 0; choice < 3; ++choice) EXPECT_EQ(recorder->tokens(choice), alone);
+}
+
+// Of any device: this one's engine, and the CPU's passes one by one.
+TEST_F(EngineReadingAdapters, AnswersAreWhatTheCpuComputes) {
+  Open(128);
+  std::vector<int32_t> prompt = Questions(1)[0].prompt;
+  prompt.resize(40);
+  Restart({.kv_blocks = 64, .max_num_batched_tokens = 128});
+  std::vector<std::vector<int32_t>> answers;
+  for (const Adapter& adapter : {Adapter(), readers_[0], readers_[1]}) {
+    GenerateSpec spec = Spec(prompt, adapter);
+    spec.sampling.max_tokens = 8;
+    answers.push_back(Ask(std::move(spec))->tokens());
+  }
+  EXPECT_NE(answers[1], answers[0]);
+  EXPECT_NE(answers[1], answers[2]);
+  engine_.reset();
+  readers_.clear();
+  whole_ = nullptr;
+  model_ = nullptr;
+  device_ = OpenDevice({.name = "cpu", .threads = 1}).value();
+  Open(128);
+  for (size_t i = 0; i < readers_.size(); ++i) {
+    std::vector<int32_t> computed = Computed(prompt, readers_[i]);
+    computed.resize(8);
+    EXPECT_EQ(answers[i + 1], computed);
+  }
 }
 
 TEST_F(EngineReadingAdapters, OneThatUpdatesTheCacheIsRefused) {

@@ -225,7 +225,7 @@ TEST_F(Calibrate, SameSeedGivesTheSameBytesAndAddingAConsumerKeepsTheEncoder) {
 
   CalibrateJob add = SmallJob("calibrate_second");
   add.add = true;
-  add.consumers = {"deploy/demo/json"};
+  add.consumers = {"deploy/demo/base+deploy/demo/json"};
   const absl::Status status = RunJob(add);
   ASSERT_TRUE(status.ok()) << status;
   for (const char* name : {"scd.encoder.safetensors", "reuse-only.encoder.safetensors",
@@ -233,7 +233,7 @@ TEST_F(Calibrate, SameSeedGivesTheSameBytesAndAddingAConsumerKeepsTheEncoder) {
     EXPECT_EQ(Bytes(first.out + "/" + name), Bytes(second.out + "/" + name)) << name;
   }
   EvaluateJob job = DemoJob();
-  job.consumer = "deploy/demo/json";
+  job.consumer = "deploy/demo/base+deploy/demo/json";
   job.codec = second.out;
   job.questions = 2;
   const auto device = OpenDevice({.name = "cpu", .threads = 1});

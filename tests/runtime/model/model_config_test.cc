@@ -406,7 +406,7 @@ TEST(ModelConfig, AddsEosIdsOfTheGenerationConfig) {
 }
 
 TEST(ModelConfig, ReadsTheDemoModels) {
-  for (const char* name : {"base", "chat", "json"}) {
+  for (const char* name : {"base", "chat"}) {
     auto config = ModelConfig::Load(std::string("deploy/demo/") + name);
     ASSERT_TRUE(config.ok()) << config.status();
     EXPECT_EQ(config->layers, 8);

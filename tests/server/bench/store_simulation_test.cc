@@ -1,5 +1,7 @@
 #include "server/bench/store/store_simulation.h"
 
+#include <random>
+
 #include "gtest/gtest.h"
 
 namespace aludel {
@@ -26,7 +28,7 @@ StoreSimOptions Options(const std::string& policy, double blocks) {
 }
 
 TEST(StoreSimulation, WhatFitsIsComputedOnce) {
-  for (const char* policy : {"lru", "score", "belady", "utility"}) {
+  for (const char* policy : {"lru", "score", "belady", "utility", "greedy"}) {
     const StoreSimResult result = SimulateStore(Trace({1, 2, 1, 2}), Options(policy, 10));
     EXPECT_NEAR(result.mean_delay, 0.5, 1e-6) << policy;
     EXPECT_NEAR(result.hit_shares[0], 0.5, 1e-6) << policy;
@@ -51,6 +53,7 @@ TEST(StoreSimulation, UtilityKeepsWhatIsAskedForOften) {
   EXPECT_GT(SimulateStore(Trace(blocks), Options("score", 3)).hit_shares[0], 0.19);
   EXPECT_GT(utility.hit_shares[0], 0.19);
   EXPECT_LE(utility.bound_share, 1);
+  EXPECT_GT(SimulateStore(Trace(blocks), Options("greedy", 8)).hit_shares[0], 0.19);
 }
 
 TEST(StoreSimulation, ThePromptsEndGoesBeforeItsBeginning) {
@@ -61,6 +64,8 @@ TEST(StoreSimulation, ThePromptsEndGoesBeforeItsBeginning) {
   for (const char* policy : {"lru", "score"}) {
     EXPECT_NEAR(SimulateStore(trace, Options(policy, 2)).hit_shares[0], 2.0 / 6, 1e-6) << policy;
   }
+  // Up to a mark below the limit.
+  EXPECT_NEAR(SimulateStore(trace, Options("greedy", 2.5)).hit_shares[0], 2.0 / 6, 1e-6);
 }
 
 TEST(StoreSimulation, ASlowDeviceHoldsWhatAFastOneHasNoRoomFor) {
@@ -82,6 +87,30 @@ TEST(StoreSimulation, SmallerFormatsAreForThoseWhoPayForThem) {
   EXPECT_GT(careless.hit_shares[0], careful.hit_shares[0]);
   EXPECT_GT(careless.mean_kl, 0);
   EXPECT_EQ(careful.mean_kl, 0);
+  options.policy = "greedy";
+  EXPECT_EQ(SimulateStore(Trace(blocks), options).mean_kl, 0);
+  options.kl_seconds = 0;
+  const StoreSimResult greedy = SimulateStore(Trace(blocks), options);
+  EXPECT_GT(greedy.mean_kl, 0);
+  EXPECT_GT(greedy.hit_shares[0], careful.hit_shares[0]);
+}
+
+TEST(StoreSimulation, GreedyMovesAreNeverOverALimitAndMoreMemoryIsNeverWorse) {
+  std::mt19937 random(3);
+  std::geometric_distribution<int> which(0.02);
+  std::vector<int64_t> blocks;
+  for (int i = 0; i < 5000; ++i) blocks.push_back(which(random));
+  double before = 2;
+  for (const double memory : {4, 8, 16, 32, 64, 128}) {
+    StoreSimOptions options = Options("greedy", memory);
+    options.formats.push_back({"code", 0.25, 0.0001, 0});
+    options.kl_seconds = 1;
+    const StoreSimResult result = SimulateStore(Trace(blocks), options);
+    EXPECT_LE(result.most_used, 1);
+    const double cost = result.mean_delay + result.mean_kl * kTraceBlock;
+    EXPECT_LE(cost, before) << memory;
+    before = cost;
+  }
 }
 
 }  // namespace

@@ -137,8 +137,11 @@ class LostServerTest : public GatewayTest {
   }
   // Of a stream: its text, and the message of the error that ended it, or "[DONE]".
   std::pair<std::string, std::string> Stream(const std::string& fields = "") {
+    return Read(Chat(absl::StrCat(R"(, "stream": true)", fields)));
+  }
+  static std::pair<std::string, std::string> Read(const Answer& answer) {
     std::string text;
-    for (const std::string& event : Chat(absl::StrCat(R"(, "stream": true)", fields)).Events()) {
+    for (const std::string& event : answer.Events()) {
       if (event == "[DONE]") return {text, event};
       const json chunk = json::parse(event);
       if (chunk.contains("error")) return {text, chunk["error"]["message"].get<std::string>()};
@@ -205,6 +208,26 @@ TEST_F(LostServerTest, GoesOnOnlyWhereTokensAreTheSame) {
   Start(first, second);
   EXPECT_EQ(Stream(), std::make_pair(std::string("Hel"), std::string("going down")));
   EXPECT_EQ(second.calls(), 0);
+}
+
+TEST_F(LostServerTest, GoesOnWithAnAdaptersAnswerWhereItsFilesAreTheSame) {
+  for (const auto& [hash, end] : {std::pair{"h1", "[DONE]"}, {"h2", "going down"}, {"", "going down"}}) {
+    FakeDecode first(Lost({{"Hel", 1}})), second(Whole({{"Hel", 1}, {"lo", 2}}));
+    first.Have("tune", "h1");
+    second.Have("tune", hash);
+    Start(first, second);
+    models_->FindAdaptersWith([this](const std::string& name) { return router_->targets().BaseOf(name); });
+    const auto ended = Read(Send("POST", "/v1/chat/completions",
+                                 R"({"model": "tune", "messages": [{"role": "user", "content": "hi"}], )"
+                                 R"("stream": true})"));
+    EXPECT_EQ(ended.second, end) << hash;
+    EXPECT_EQ(ended.first, ended.second == "[DONE]" ? "Hello" : "Hel");
+    EXPECT_EQ(first.calls(), 1);
+    EXPECT_EQ(second.calls(), ended.second == "[DONE]" ? 1 : 0);
+    server_.reset();
+    gateway_.reset();
+    router_.reset();
+  }
 }
 
 TEST_F(LostServerTest, BeginsAnAnswerAnewOfWhichNothingHasLeft) {

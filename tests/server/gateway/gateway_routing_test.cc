@@ -109,6 +109,38 @@ TEST_F(GatewayRoutingTest, ExplanationsNameWhatIsWrong) {
   EXPECT_EQ(Get("/admin/routing").Json()["prompt_tokens"], 1);  // the one that begins every prompt
 }
 
+TEST_F(GatewayRoutingTest, AChatIsExplainedAsItIsSent) {
+  StartGateway({&a_, &b_, &c_});
+  WaitForAll();
+  const auto query = [](const std::string& content) {
+    return absl::StrCat("messages=%5B%7B%22role%22:%22user%22,%22content%22:%22", content, "%22%7D%5D");
+  };
+  std::set<std::string> chosen;
+  for (int i = 0; i < 10; ++i) {
+    const std::string content = absl::StrCat(i, "hello");
+    const json told = Routing(query(content));
+    const std::vector<int> before = Calls();
+    EXPECT_EQ(Chat("", content).status, 200);
+    const std::vector<int> after = Calls();
+    const std::vector<FakeDecode*> decodes = {&a_, &b_, &c_};
+    for (size_t at = 0; at < 3; ++at) {
+      const bool here = told["chosen"] == decodes[at]->target();
+      EXPECT_EQ(after[at] - before[at], here ? 1 : 0) << told;
+      if (!here) continue;
+      EXPECT_EQ(decodes[at]->last_request().prompt_size(), told["prompt_tokens"].get<int>());
+    }
+    chosen.insert(told["chosen"].get<std::string>());
+  }
+  EXPECT_GT(chosen.size(), 1u);
+  const std::string tools =
+      "&tools=%5B%7B%22type%22:%22function%22,%22function%22:%7B%22name%22:%22tool%22%7D%7D%5D";
+  EXPECT_EQ(Routing(query("hi") + tools)["prompt_tokens"],
+            Routing(query("hi"))["prompt_tokens"].get<int>() + static_cast<int>(std::string("tool!").size()));
+  EXPECT_EQ(Get("/admin/routing?messages=%5B").status, 400);
+  EXPECT_EQ(Get("/admin/routing?messages=7").status, 400);
+  EXPECT_EQ(Get("/admin/routing?model=org/plain&" + query("hi")).status, 400);  // has no chat template
+}
+
 TEST_F(GatewayRoutingTest, DecisionsAreCounted) {
   StartGateway({&a_, &b_});
   WaitForAll();

@@ -140,6 +140,26 @@ TEST_F(LoadReportsTest, AQueueThatOthersHaveFilledIsSeen) {
   EXPECT_EQ(Routing("hello")["chosen"], Other(home).decode.target());
 }
 
+TEST_F(LoadReportsTest, APredictionIsExplainedByItsParts) {
+  Start();
+  Server& home = Home("hello");
+  home.load.Set([](v1::LoadReport* report) {
+    report->set_waiting_seconds(60);
+    report->set_prefill_seconds_per_token(.5);
+  });
+  home.load.AwaitAsked();
+  const json told = Routing("hello");
+  for (const json& target : told["targets"]) {
+    const double wait = target["wait_s"], prefill = target["prefill_s"], weight = target["weight"];
+    EXPECT_NEAR(target["predicted_ttft_s"], (wait + prefill) / weight, 1e-4) << target;
+    EXPECT_GE(target["report_age_s"], 0) << target;
+    EXPECT_LT(target["report_age_s"], 30) << target;
+    if (target["target"] != home.decode.target()) continue;
+    EXPECT_NEAR(wait, 60, 30) << target;
+    EXPECT_NEAR(prefill, .5 * told["prompt_tokens"].get<int>(), .5) << target;
+  }
+}
+
 TEST_F(LoadReportsTest, AReportOfAnotherProcessIsIgnored) {
   Start();
   Server& home = Home("hello");

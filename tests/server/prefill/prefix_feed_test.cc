@@ -49,7 +49,7 @@ class Feed : public ::testing::Test {
     return tokens;
   }
 
-  const CodecSpec codec_ = FakeSpec();
+  CodecSpec codec_ = FakeSpec();
   PrefixStore store_{{.producer = "base", .memory_bytes = 1 << 20}};
   Flights flights_{4};
   const std::shared_ptr<MemorySink> sink_ = std::make_shared<MemorySink>();
@@ -80,6 +80,21 @@ TEST_F(Feed, LeavesTheRestToItsCaller) {
   EXPECT_NE(sent->flight, nullptr);
   EXPECT_EQ(sink_->payloads.size(), 4u);
   EXPECT_EQ(store_.stats().partial_hits, 1u);
+}
+
+TEST_F(Feed, SendsAsManyPlanesAsAreWanted) {
+  codec_.kind = FrameKind::kAludel;
+  codec_.name = "code";
+  const std::vector<int32_t> prompt = Letters("abcdefgh");
+  StorePosition at = store_.Begin(codec_, "");
+  ASSERT_TRUE(store_.Put(prompt, 4, {{{0, 1, 0, 0, 4}, {2, 10, 11, 1, 12, 1, 13}}}, &at));
+  ASSERT_TRUE(store_.Put(prompt, 8, {{{0, 1, 0, 4, 4}, {100, 10}}}, &at));  // no planes
+  codec_.name = "code@2";
+  Start("abcdefgh");
+  const auto sent = Result();
+  ASSERT_TRUE(sent.ok()) << sent.status();
+  EXPECT_EQ(sent->end.tokens, 4) << "what is no planes is computed";
+  EXPECT_THAT(sink_->payloads, ElementsAre(std::vector<uint8_t>({2, 10, 11, 1, 12})));
 }
 
 TEST_F(Feed, GoesOnWithTheFrameThatHadNoRoom) {

@@ -57,6 +57,20 @@ TEST_F(Request, SaysHowMuchItsReceiverTakesAndHowOldFramesMayBe) {
   EXPECT_EQ(spec->receiver_window_bytes, 256);
 }
 
+TEST_F(Request, SaysItsPlaceInAWorkflow) {
+  EXPECT_FALSE(Read()->workflow.has_value());
+  request_.mutable_workflow()->set_id("report");
+  request_.mutable_workflow()->set_agent("planner");
+  request_.mutable_workflow()->add_next("writer");
+  const auto spec = Read();
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->workflow->id, "report");
+  EXPECT_EQ(spec->workflow->agent, "planner");
+  EXPECT_THAT(spec->workflow->next, ElementsAre("writer"));
+  request_.mutable_workflow()->add_next(std::string(65, 'x'));
+  EXPECT_THAT(Refusal(), HasSubstr("workflow.next: found 65 bytes, want 1 to 64"));
+}
+
 TEST_F(Request, IsRefusedWithWhatWasFoundAndWanted) {
   v1::RunRequest good = request_;
   request_.mutable_ticket()->set_id("short");

@@ -17,9 +17,10 @@ constexpr char kToken[] = "operator";
 class StoreApiTest : public ::testing::Test {
  protected:
   StoreApiTest() {
-    StoreApi::Options options{.store = &store_, .find_format = [this](absl::string_view name) {
-                                return name == codec_.name ? &codec_ : nullptr;
-                              }};
+    const auto find_format = [this](absl::string_view name) {
+      return name == codec_.name ? &codec_ : nullptr;
+    };
+    StoreApi::Options options{.commands = StoreCommands({.store = &store_, .find_format = find_format})};
     SHA256(reinterpret_cast<const uint8_t*>(kToken), sizeof(kToken) - 1, options.token_sha256.data());
     api_ = std::make_unique<StoreApi>(std::move(options));
   }
@@ -59,6 +60,29 @@ TEST_F(StoreApiTest, AnswersThoseWhoHaveTheTokenAlone) {
   EXPECT_EQ(Ask("/metrics", "", "").status, 0) << "another one's";
 }
 
+TEST_F(StoreApiTest, AClearOfAPromptTakesWhatIsCutOfItAndNoMore) {
+  codec_.kind = FrameKind::kAludel;
+  codec_.name = "code@1";
+  const StorePosition part = store_.Begin(codec_, "");
+  codec_.name = "code";
+  const std::vector<uint8_t> plane = {1, 7};
+  const auto put = [&](const std::string& text, int64_t end, StorePosition* at) {
+    const auto begin = static_cast<uint32_t>(at->tokens);
+    ASSERT_TRUE(store_.Put(Letters(text), end, {{{0, 1, 0, begin, 4}, plane}}, at));
+  };
+  StorePosition shared = store_.Begin(codec_, "");
+  put("abcdefgh", 4, &shared);
+  StorePosition mine = shared, other = shared;
+  mine.planes = other.planes = part.planes;
+  put("abcdefgh", 8, &mine);
+  put("abcdWXYZ", 8, &other);
+  EXPECT_EQ(Ask("/store/lookup", Prompt("abcdefgh"))["tokens"], 4);
+  EXPECT_EQ(Ask("/store/clear", Prompt("abcdefgh"))["chunks"], 1);
+  codec_.name = "code@1";
+  EXPECT_EQ(Ask("/store/lookup", Prompt("abcdefgh"))["tokens"], 4);
+  EXPECT_EQ(Ask("/store/lookup", Prompt("abcdWXYZ"))["tokens"], 8);
+}
+
 TEST_F(StoreApiTest, RefusesWhatItDoesNotUnderstand) {
   for (const char* body : {"[]", "{", "{\"token\": [1]}", "[[[[[[[]]]]]]]"}) {
     EXPECT_EQ(Ask("/store/lookup", body, "Bearer operator").status, 400) << body;
@@ -73,7 +97,15 @@ TEST_F(StoreApiTest, RefusesWhatItDoesNotUnderstand) {
   Ask("/store/clear", {{"tenant", "12"}}, 400);
   Ask("/store/clear", {{"tenant", ""}, {"format", codec_.name}}, 400);
   Ask("/store/clear", {{"key", "alice"}, {"format", ""}}, 400);
+  Ask("/store/clear", {{"all", true}, {"tokens", {1}}, {"format", codec_.name}}, 400);
+  Ask("/store/clear", {{"key", 1}}, 400);
+  Ask("/store/list", {{"tokens", {1}}, {"format", codec_.name}}, 400);
+  Ask("/store/pin", {{"tokens", {1}}, {"format", codec_.name}, {"ttl_s", 0}}, 400);
+  Ask("/store/pin", {{"tokens", {1}}, {"format", codec_.name}, {"ttl_s", 604801}}, 400);
+  Ask("/store/pin", {{"tokens", {1}}, {"format", codec_.name}, {"ttl_s", 1.5}}, 400);
   Ask("/store/quota", {{"memory_bytes", 1}}, 400);
+  Ask("/store/quota", {{"key", "alice"}, {"cache_salt", "a"}, {"memory_bytes", 1}}, 400);
+  Ask("/store/quota", {{"key", "alice"}, {"memory_bytes", uint64_t{1} << 63}}, 400);
   Ask("/store/quota", {{"key", "alice"}}, 400);
   Ask("/store/quota", {{"key", "alice"}, {"memory_bytes", -1}}, 400);
   Ask("/store/list", {{"limit", 0}}, 400);
@@ -88,6 +120,8 @@ TEST_F(StoreApiTest, LooksUpPinsListsAndClearsByKeySaltAndPrefix) {
   const json found = Ask("/store/lookup", Prompt("abcdefghijkl", "alice"));
   EXPECT_EQ(found["tokens"], 8);
   EXPECT_EQ(found["memory_tokens"], 8);
+  EXPECT_EQ(found["disk_tokens"], 0);
+  EXPECT_EQ(found["remote_tokens"], 0);
   EXPECT_EQ(found["chunks"].size(), 2u);
   EXPECT_EQ(Ask("/store/lookup", Prompt("abcdefgh", "carol"))["tokens"], 0);
   EXPECT_EQ(Ask("/store/lookup", Prompt("abcdefgh"))["tokens"], 0);

@@ -55,6 +55,23 @@ TEST_F(DiskFaults, AClearThatCannotRemoveAFileSaysSoAndCountsItsBytes) {
   EXPECT_EQ(store->stats().disk.bytes, 0u);
 }
 
+// However long the call takes that asked for it.
+TEST_F(DiskFaults, AClearCountsNoFileThatNothingReads) {
+  constexpr int kChunks = 3000;
+  const PrefixStore::Options options = {.producer = "base",
+                                        .memory_bytes = 64 << 20,
+                                        .disk = PrefixStore::Disk{.path = directory_, .bytes = 64 << 20},
+                                        .encoders = {EncoderTag(FakeSpec())}};
+  PrefixStore store(options);
+  for (int turn = 0; turn < 5; ++turn) {
+    for (int i = 0; i < kChunks; ++i) ASSERT_TRUE(PutLetters(store, absl::StrCat(1000 + i)));
+    ASSERT_TRUE(AwaitWritten(store));
+    ASSERT_EQ(store.stats().disk.entries, kChunks);
+    ASSERT_TRUE(ClearAndWait(store).ok());
+    ASSERT_EQ(store.stats().disk.bytes, 0u) << turn;
+  }
+}
+
 TEST_F(DiskFaults, ASegmentThatCannotBeOpenedNowIsLeftAloneAndCounts) {
   PutLetters(*Open(), "abcd");
   const uint64_t bytes = std::filesystem::file_size(first_);
@@ -99,6 +116,34 @@ TEST(WriteBehindTest, OneChunkFitsWhateverItsSize) {
     EXPECT_TRUE(writer.Push({.generation = 7}));
   }
   EXPECT_EQ(written, std::vector<uint64_t>({7}));
+}
+
+TEST(WriteBehindTest, ATenantThatWritesMuchLeavesRoomForOthers) {
+  absl::Mutex held;
+  held.Lock();
+  {
+    const auto weight = [](const char* tenant) {
+      DiskWrite write{.frames = std::make_shared<std::vector<StoredFrame>>(1)};
+      write.meta.entry.salt = SaltTag(tenant);
+      return write;
+    };
+    const size_t bytes = weight("").weight();
+    WriteBehind writer(
+        8 * bytes, [&](const DiskWrite&) { const absl::MutexLock lock(&held); }, /*shared=*/true);
+    const auto push = [&](const char* tenant) {
+      int pushed = 0;
+      while (writer.Push(weight(tenant))) ++pushed;
+      return pushed;
+    };
+    EXPECT_EQ(push("alice"), 4) << "as much as it leaves free";
+    EXPECT_EQ(push("bob"), 2);
+    EXPECT_EQ(push("carol"), 1);
+    EXPECT_EQ(push("dave"), 1);
+    EXPECT_EQ(push("eve"), 0);
+    held.Unlock();
+    for (int i = 0; i < 2000 && writer.bytes() > 0; ++i) absl::SleepFor(absl::Milliseconds(5));
+    EXPECT_GT(push("eve"), 0) << "all of it is written";
+  }
 }
 
 }  // namespace

@@ -95,6 +95,90 @@ TEST(Placement, ASmallerFormatIsChosenWhereRoomIsShort) {
   EXPECT_EQ(PlaceByUtility(entries, std::vector<double>{100}).utility, 90);
 }
 
+// Entries with one list of forms each, on one device that is demoted move by move.
+struct Held {
+  std::vector<KeptForm> forms;  // of fewer and fewer bytes and seconds
+  double uses = 0;
+  double rest = 0;  // of being away
+  int at = 0;       // a form, or Demotion::kAway
+};
+
+std::vector<Held> DrawHeld(std::mt19937* random, int count) {
+  std::uniform_real_distribution<double> share(0.2, 0.9);
+  std::vector<Held> held(count);
+  for (Held& one : held) {
+    one.uses = 1 / share(*random);
+    KeptForm form{100 * share(*random), 10 * share(*random)};
+    for (int i = 0; i < 3; ++i) {
+      one.forms.push_back(form);
+      form.bytes *= share(*random);
+      form.seconds *= share(*random);
+    }
+    one.rest = form.seconds * share(*random);
+  }
+  return held;
+}
+
+double BytesOf(const std::vector<Held>& held) {
+  double bytes = 0;
+  for (const Held& one : held) bytes += one.at == Demotion::kAway ? 0 : one.forms[one.at].bytes;
+  return bytes;
+}
+
+double WorthOf(const std::vector<Held>& held) {
+  double worth = 0;
+  for (const Held& one : held)
+    worth += one.uses * (one.at == Demotion::kAway ? one.rest : one.forms[one.at].seconds);
+  return worth;
+}
+
+// Makes the cheapest move. False: all are away.
+bool Demote(std::vector<Held>* held) {
+  Held* cheapest = nullptr;
+  Demotion move;
+  for (Held& one : *held) {
+    if (one.at == Demotion::kAway) continue;
+    const Demotion next = NextDemotion(one.forms, one.at, one.rest);
+    if (cheapest != nullptr && one.uses * next.price >= cheapest->uses * move.price) continue;
+    cheapest = &one;
+    move = next;
+  }
+  if (cheapest != nullptr) cheapest->at = move.to;
+  return cheapest != nullptr;
+}
+
+TEST(Demotion, EachMoveLeavesTheBestPlacementOfItsBytes) {
+  std::mt19937 random(13);
+  for (int draw = 0; draw < 100; ++draw) {
+    std::vector<Held> held = DrawHeld(&random, 5);
+    Entries entries;
+    double away = 0;
+    for (const Held& one : held) {
+      auto& options = entries.emplace_back();
+      for (const KeptForm& form : one.forms)
+        options.push_back({0, form.bytes, one.uses * (form.seconds - one.rest)});
+      away += one.uses * one.rest;
+    }
+    double worth = WorthOf(held);
+    do {
+      const double best = away + BestOfAll(entries, {BytesOf(held) * (1 + 1e-12)});
+      ASSERT_NEAR(WorthOf(held), best, 1e-9 * best);
+      ASSERT_LE(WorthOf(held), worth) << "less room, and worth more";
+      worth = WorthOf(held);
+    } while (Demote(&held));
+    EXPECT_EQ(BytesOf(held), 0);
+  }
+}
+
+TEST(Demotion, PassesOverAFormThatIsNoBargain) {
+  // Half of the bytes are worth more than three quarters.
+  const std::vector<KeptForm> forms = {{100, 10}, {75, 5}, {50, 6}};
+  EXPECT_EQ(NextDemotion(forms, 0, 0).to, 2);
+  EXPECT_NEAR(NextDemotion(forms, 0, 0).price, 4.0 / 50, 1e-12);
+  EXPECT_EQ(NextDemotion(forms, 2, 0).to, Demotion::kAway);
+  EXPECT_EQ(NextDemotion(forms, 0, 9.9).to, Demotion::kAway) << "a slower device has nearly all of its worth";
+}
+
 TEST(DecayedCount, HalvesInEachHalfLifeAndNeverOverflows) {
   DecayedCount count;
   EXPECT_EQ(count.At(0, 60), 0);

@@ -24,6 +24,9 @@ std::string Found(PrefixStore& store, const std::string& text, absl::Duration ma
 }
 
 PrefixStore::Options Memory(size_t bytes) { return {.producer = "base", .memory_bytes = bytes}; }
+PrefixStore::Options Lru(size_t bytes) {
+  return {.producer = "base", .memory_bytes = bytes, .eviction = PrefixStore::Eviction::kLru};
+}
 
 TEST(PrefixStore, FindsWholePromptsAndPrefixesAtChunkBoundaries) {
   PrefixStore store(Memory(1 << 20));
@@ -105,7 +108,7 @@ TEST(PrefixStore, NeverSharesAcrossSaltsFormatsAndProducers) {
 }
 
 TEST(PrefixStore, StaysWithinItsBytesAndLosesTheEndOfAPromptFirst) {
-  PrefixStore store(Memory(5 * 450));  // five chunks of four tokens, roughly
+  PrefixStore store(Lru(5 * 450));  // five chunks of four tokens, roughly
   PutLetters(store, "abcdefghijkl");
   PutLetters(store, "ABCDEFGHIJKL");
   EXPECT_LE(store.stats().memory.bytes, 5u * 450);
@@ -115,7 +118,7 @@ TEST(PrefixStore, StaysWithinItsBytesAndLosesTheEndOfAPromptFirst) {
 }
 
 TEST(PrefixStore, LosesWhatWasUsedLeastRecently) {
-  PrefixStore store(Memory(4 * 450));
+  PrefixStore store(Lru(4 * 450));
   PutLetters(store, "abcdefgh");
   PutLetters(store, "ABCDEFGH");
   EXPECT_EQ(Found(store, "abcdefgh"), "abcdefgh");
@@ -126,7 +129,7 @@ TEST(PrefixStore, LosesWhatWasUsedLeastRecently) {
 }
 
 TEST(PrefixStore, ARefusedChunkLeavesThePositionWhereItWas) {
-  PrefixStore store(Memory(450));
+  PrefixStore store(Lru(450));
   const std::vector<int32_t> prompt(1000, 7);
   StorePosition at = store.Begin(FakeSpec(), "");
   EXPECT_FALSE(store.Put(prompt, 1000, LetterFrames(prompt, 0, 1000), &at)) << "larger than the store";

@@ -128,6 +128,75 @@ TEST_F(RemoteStore, ChunksOfAnyLengthAreFound) {
   EXPECT_EQ(second->stats().remote.loads, 5u);
 }
 
+TEST_F(RemoteStore, AWholeChunkTakesThePlaceOfACutOneInMemory) {
+  CodecSpec format = FakeSpec();
+  format.kind = FrameKind::kAludel;
+  format.name = "code";
+  CodecSpec cut = format;
+  cut.name = "code@1";
+  const std::vector<int32_t> prompt = Letters("abcd");
+  const StoredFrame whole = {{0, 1, 0, 0, 4}, {1, 10, 1, 11}};
+  const StoredFrame part = {{0, 1, 0, 0, 4}, {1, 10}};
+  const auto first = Open(redis_);
+  ASSERT_TRUE(AwaitOpen(*first));
+  StorePosition at = first->Begin(format, "");
+  ASSERT_TRUE(first->Put(prompt, 4, {whole}, &at));
+  ASSERT_TRUE(AwaitWritten(*first));
+  const auto second = Open(redis_);
+  ASSERT_TRUE(AwaitOpen(*second));
+  at = second->Begin(cut, "");
+  ASSERT_TRUE(second->Put(prompt, 4, {part}, &at));
+  const StorePosition begin = second->Begin(format, "");
+  at = begin;
+  EXPECT_TRUE(second->Find(prompt, absl::InfiniteDuration(), &at).empty());
+  std::promise<std::vector<StoredChunk>> found;
+  ASSERT_TRUE(
+      second->FindRemote(prompt, absl::InfiniteDuration(), begin,
+                         [&](std::vector<StoredChunk> chunks) { found.set_value(std::move(chunks)); }));
+  const std::vector<StoredChunk> chunks = found.get_future().get();
+  ASSERT_EQ(chunks.size(), 1u);
+  const StoredFrames frames = Load(*second, chunks[0], "abcd");
+  ASSERT_NE(frames, nullptr);
+  EXPECT_EQ(frames->front().payload, whole.payload);
+  at = begin;
+  EXPECT_EQ(second->Find(prompt, absl::InfiniteDuration(), &at).size(), 1u) << "read once, not each time";
+}
+
+TEST_F(RemoteStore, ACutChunkDoesNotTakeThePlaceOfAWholeOneThere) {
+  CodecSpec format = FakeSpec();
+  format.kind = FrameKind::kAludel;
+  format.name = "code";
+  CodecSpec cut = format;
+  cut.name = "code@1";
+  const std::vector<int32_t> prompt = Letters("abcd");
+  const StoredFrame whole = {{0, 1, 0, 0, 4}, {1, 10, 1, 11}};
+  const auto find = [&](PrefixStore& store, const StorePosition& begin, absl::Duration max_age) {
+    std::promise<std::vector<StoredChunk>> found;
+    EXPECT_TRUE(store.FindRemote(prompt, max_age, begin, [&](std::vector<StoredChunk> chunks) {
+      found.set_value(std::move(chunks));
+    }));
+    std::vector<StoredChunk> chunks = found.get_future().get();
+    return chunks.empty() ? nullptr : Load(store, chunks[0], "abcd");
+  };
+  const auto first = Open(redis_);
+  ASSERT_TRUE(AwaitOpen(*first));
+  StorePosition at = first->Begin(format, "");
+  ASSERT_TRUE(first->Put(prompt, 4, {whole}, &at));
+  ASSERT_TRUE(AwaitWritten(*first));
+  const auto second = Open(redis_);
+  ASSERT_TRUE(AwaitOpen(*second));
+  absl::SleepFor(absl::Milliseconds(5));
+  at = second->Begin(cut, "");
+  EXPECT_EQ(find(*second, at, absl::Milliseconds(1)), nullptr) << "too old";
+  ASSERT_TRUE(second->Put(prompt, 4, {{{0, 1, 0, 0, 4}, {1, 10}}}, &at));
+  ASSERT_TRUE(AwaitWritten(*second));
+  const auto third = Open(redis_);
+  ASSERT_TRUE(AwaitOpen(*third));
+  const StoredFrames frames = find(*third, third->Begin(format, ""), absl::InfiniteDuration());
+  ASSERT_NE(frames, nullptr);
+  EXPECT_EQ(frames->front().payload, whole.payload);
+}
+
 TEST_F(RemoteStore, TwoTenantsShareNothing) {
   const auto first = Open(redis_);
   Share(*first, "abcdefgh", "alice");

@@ -23,7 +23,10 @@ class StoreControl : public ::testing::Test {
 
   static size_t ChunkBytes() { return StoredWeight(4, LetterFrames(Letters("abcd"), 0, 4)); }
   static PrefixStore::Options Memory(size_t chunks, size_t pinned) {
-    return {.producer = "base", .memory_bytes = chunks * ChunkBytes(), .pinned_bytes = pinned * ChunkBytes()};
+    return {.producer = "base",
+            .memory_bytes = chunks * ChunkBytes(),
+            .pinned_bytes = pinned * ChunkBytes(),
+            .eviction = PrefixStore::Eviction::kLru};
   }
   PrefixStore::Options Disk() const {
     return {.producer = "base",
@@ -237,9 +240,9 @@ TEST_F(StoreControl, PrefetchesAndPinsWhatIsOnDiskAlone) {
   const std::vector<StoredChunkReport> youngest = store.List({}, 1);
   ASSERT_EQ(youngest.size(), 1u);
   EXPECT_EQ(youngest[0].key, last.key);
-  EXPECT_EQ(store.Prefetch(Letters("abcdefghijkl"), store.Begin(FakeSpec(), "")), 12);
+  EXPECT_EQ(Prefetch(store, "abcdefghijkl"), 12);
   EXPECT_TRUE(AwaitInMemory(store, 3));
-  EXPECT_EQ(store.Prefetch(Letters("abcdefghijkl"), store.Begin(FakeSpec(), "")), 0);
+  EXPECT_EQ(Prefetch(store, "abcdefghijkl"), 0);
   ASSERT_TRUE(Pin(store, "ABCDEFGH").ok());
   EXPECT_TRUE(AwaitInMemory(store, 5));
   size_t pinned = 0;

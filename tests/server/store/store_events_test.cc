@@ -19,15 +19,15 @@ constexpr char kProducer[] = "model";
 // Hears of a store.
 class Heard : public StoreWatcher {
  public:
-  void OnStored(const ChunkKey& key, uint32_t tokens) override {
+  void OnStored(const ChunkKey& key, uint32_t tokens, uint8_t planes) override {
     absl::MutexLock lock(&mutex_);
     EXPECT_TRUE(keys_.insert(key).second);
-    prompts_.Add(ChunkEventKey(key, tokens));
+    prompts_.Add(ChunkEventKey(key, tokens, planes));
   }
-  void OnRemoved(const ChunkKey& key, uint32_t tokens) override {
+  void OnRemoved(const ChunkKey& key, uint32_t tokens, uint8_t planes) override {
     absl::MutexLock lock(&mutex_);
     EXPECT_EQ(keys_.erase(key), 1u);
-    prompts_.Remove(ChunkEventKey(key, tokens));
+    prompts_.Remove(ChunkEventKey(key, tokens, planes));
   }
   void OnCleared() override {
     absl::MutexLock lock(&mutex_);
@@ -53,6 +53,24 @@ int64_t Stored(PrefixStore& store, const std::string& text, const std::string& s
   StorePosition at = store.Begin(FakeSpec(), salt);
   store.Peek(Letters(text), &at);
   return at.tokens;
+}
+
+TEST(StoredPrompts, ACutChunkIsFoundForItsPlanesAndFewer) {
+  CodecSpec spec = FakeSpec();
+  spec.kind = FrameKind::kAludel;
+  const std::vector<int32_t> prompt = Letters("abcd");
+  const ChunkKey key = ChunkHasher().NameOf(RootKey(kProducer, spec, ""), prompt).key;
+  StoredPrompts prompts(kProducer);
+  prompts.Add(ChunkEventKey(key, 4, 2));
+  EXPECT_EQ(prompts.Find(spec, "", prompt), 0);
+  for (const auto& [cut, tokens] : {std::pair("fake@1", 4), {"fake@2", 4}, {"fake@3", 0}}) {
+    spec.name = cut;
+    EXPECT_EQ(prompts.Find(spec, "", prompt), tokens) << cut;
+  }
+  prompts.Add(ChunkEventKey(key, 4, 0));
+  EXPECT_EQ(prompts.Find(spec, "", prompt), 4);
+  prompts.Remove(ChunkEventKey(key, 4, 0));
+  EXPECT_EQ(prompts.Find(spec, "", prompt), 0);
 }
 
 TEST(StoreEvents, AChunkIsToldOfOnceAndWhenItGoes) {
@@ -92,8 +110,8 @@ TEST(StoreEvents, AStoreThatStartsTellsWhatItHasOnDisk) {
 }
 
 TEST(StoreEvents, ChunksOfTooManyTokensAreNotToldOf) {
-  EXPECT_NE(ChunkEventKey({}, 65535), 0u);
-  EXPECT_EQ(ChunkEventKey({}, 65536), 0u);
+  EXPECT_NE(ChunkEventKey({}, 65535, 0), 0u);
+  EXPECT_EQ(ChunkEventKey({}, 65536, 0), 0u);
 }
 
 // Prompts of a tree that are stored, looked up, evicted, written and cleared over memory and disk that are too small.

@@ -27,6 +27,14 @@ inline absl::Status ClearAndWait(PrefixStore& store) {
   return cleared.get_future().get();
 }
 
+// How many tokens are being read into memory.
+inline int64_t Prefetch(PrefixStore& store, const std::string& text, const std::string& salt = "") {
+  std::promise<int64_t> loading;
+  store.Prefetch(Letters(text), store.Begin(FakeSpec(), salt),
+                 [&](int64_t tokens) { loading.set_value(tokens); });
+  return loading.get_future().get();
+}
+
 // Stores what is not stored yet from `begin` on, as a run does. False where the store refuses a chunk.
 inline bool PutLetters(PrefixStore& store, const std::string& text, const std::string& salt = "") {
   const std::vector<int32_t> prompt = Letters(text);

@@ -2,13 +2,12 @@
 {{ .Values.image.repository }}@{{ .Values.image.digest }}
 {{- end }}
 
-{{- /* The names of a pool's servers, one a line: dict root, name (decode-chat), port, count. Certificates carry whole names. */}}
+{{- /* All servers of a pool, by the name of their headless Service: dict root, field, name (decode-chat), port. Certificates
+carry whole names. */}}
 {{- define "aludel.targets" -}}
 {{- $suffix := "" }}
 {{- if .root.Values.tls.enabled }}{{ $suffix = printf ".%s.svc" .root.Release.Namespace }}{{ end }}
-{{- range $i := until (int .count) }}
-{{ $.field }}: "{{ $.name }}-{{ $i }}.{{ $.name }}{{ $suffix }}:{{ $.port }}"
-{{- end }}
+{{ .field }}: "dns:///{{ .name }}{{ $suffix }}:{{ .port }}"
 {{- end }}
 
 {{- define "aludel.grpcTls" -}}
@@ -24,7 +23,7 @@ runAsNonRoot: true
 runAsUser: 65532
 runAsGroup: 65532
 seccompProfile: {type: RuntimeDefault}
-{{- if or .Values.tls.enabled .Values.apiKeysSecret }}
+{{- if or .root.Values.tls.enabled .root.Values.apiKeysSecret .secrets }}
 fsGroup: 65532
 {{- end }}
 {{- end }}
@@ -63,6 +62,9 @@ livenessProbe:
 {{- /* A pool of servers of one role: dict root, role, pool, text (its configuration), replicas, ports (name to number). */}}
 {{- define "aludel.pool" -}}
 {{- $root := .root }}
+{{- $remote := $root.Values.sharedStore | default dict }}
+{{- $password := "" }}
+{{- if and (eq .role "prefill") $remote.address }}{{ $password = $remote.passwordSecret }}{{ end }}
 {{- $name := printf "%s-%s" .role .pool }}
 {{- $config := printf "%s-config-%s-%s" .role .pool (.text | sha256sum | trunc 10) }}
 {{- $labels := dict "app.kubernetes.io/name" (printf "aludel-%s" .role) "app.kubernetes.io/instance" .pool }}
@@ -85,8 +87,9 @@ spec:
   {{- end }}
   serviceName: {{ $name }}
   podManagementPolicy: Parallel
-  # Longer than peers take to find a server that is back, before its sibling stops.
-  minReadySeconds: 10
+  # Longer than peers take to hear of its new address (they believe a DNS answer for 30 s at most) and to find it, before its
+  # sibling stops.
+  minReadySeconds: 35
   selector:
     matchLabels: {{- toYaml $labels | nindent 6 }}
   template:
@@ -95,7 +98,7 @@ spec:
     spec:
       automountServiceAccountToken: false
       enableServiceLinks: false
-      securityContext: {{- include "aludel.podSecurity" $root | nindent 8 }}
+      securityContext: {{- include "aludel.podSecurity" (dict "root" $root "secrets" $password) | nindent 8 }}
       # More than drain_timeout_ms and the seconds that a cancelled request may still take.
       terminationGracePeriodSeconds: 60
       topologySpreadConstraints: {{- include "aludel.spread" $labels | nindent 8 }}
@@ -126,6 +129,9 @@ spec:
             {{- if $root.Values.tls.enabled }}
             - {name: tls, mountPath: /run/secrets/aludel/tls, readOnly: true}
             {{- end }}
+            {{- if $password }}
+            - {name: store-remote, mountPath: /run/secrets/aludel/store, readOnly: true}
+            {{- end }}
             {{- if $root.Values.modelsVolume.enabled }}
             - {name: models, mountPath: /var/lib/aludel/models, readOnly: true}
             {{- end }}
@@ -138,6 +144,10 @@ spec:
         {{- if $root.Values.tls.enabled }}
         - name: tls
           secret: {secretName: {{ .role }}-tls, defaultMode: 0440}
+        {{- end }}
+        {{- if $password }}
+        - name: store-remote
+          secret: {secretName: {{ $password }}, defaultMode: 0440}
         {{- end }}
         {{- if $root.Values.modelsVolume.enabled }}
         - name: models
@@ -154,7 +164,7 @@ metadata:
   name: {{ $name }}
   labels: {{- toYaml $labels | nindent 4 }}
 spec:
-  # Servers are called one by one, by name. A peer finds out itself which are ready.
+  # Every address of the name is a server, which peers call one by one. They find out themselves which are ready.
   clusterIP: None
   publishNotReadyAddresses: true
   selector: {{- toYaml $labels | nindent 4 }}

@@ -70,7 +70,7 @@ def faults(objects: List[Dict[str, Any]]) -> str:
 class Schema(unittest.TestCase):
     def test_every_overlay_is_valid(self) -> None:
         names = sorted(path.name for path in OVERLAYS.iterdir())
-        self.assertEqual(names, ["cpu-demo", "gpu", "inference-gateway", "rdma", "two-models-one-pool",
+        self.assertEqual(names, ["cpu-demo", "gpu", "inference-gateway", "rdma", "shared-store", "two-models-one-pool",
                                  "two-models-one-pool-hpa"])
         # Each object once, and all in one run of the compiler: reading the types is what takes its time.
         objects = {json.dumps(one, sort_keys=True): one for name in names if not why_not(name, folder.parent)

@@ -103,6 +103,15 @@ void SimulatedAttention::CheckUnits(const AttentionCase& c, const Imagined& gpu,
   simt::Launch({static_cast<unsigned>(plan.units), kv_heads}, {Shape::kThreads}, Shape::kSharedBytes,
                random_(), [&](char* shared) { attend(args, shared); });
   for (const uint32_t count : arrived) ASSERT_EQ(count, 0u);
+  if (joins_itself) {
+    // What a block has left for another is fenced by each of its threads, and by each that reads it.
+    int64_t blocks = 0;
+    for (size_t s = 0; s < entries.size(); ++s) {
+      const int64_t units = plan.first_unit[s + 1] - plan.first_unit[s];
+      if (plan.splits[s] > 1) blocks += units + units / plan.splits[s];
+    }
+    ASSERT_EQ(simt::FenceCount(), static_cast<uint64_t>(blocks * c.kv_heads * Shape::kThreads));
+  }
   if (plan.splits_keys && !joins_itself) {
     simt::Launch({static_cast<unsigned>(plan.tiles), kv_heads, static_cast<unsigned>(plan.most_queries)},
                  {128}, 0, random_(), [&](char*) { CombineSplits(args, Shape::kQueries); });

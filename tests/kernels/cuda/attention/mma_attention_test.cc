@@ -46,6 +46,8 @@ TEST_F(MmaAttentionTest, PrefillSplitsALongPast) {
   Check<PrefillShape<64>>({4, 1, 64, 16, 0, {{5, 300}}}, {100});
   Check<PrefillShape<128>>({2, 1, 128, 16, 0, {{70, 200}, {1, 0}}, true}, {100});
   Check<PrefillShape<64>>({2, 2, 64, 16, 150, {{80, 300}}}, {100});
+  // The first rows see no key of the last splits.
+  Check<PrefillShape<64>>({4, 1, 64, 16, 0, {{150, 0}}}, {100});
 }
 
 TEST_F(MmaAttentionTest, DecodeAttendsWithEveryHeadSize) {

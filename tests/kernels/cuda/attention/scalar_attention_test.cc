@@ -29,6 +29,13 @@ class ScalarAttentionKernelTest : public ::testing::Test {
     SCOPED_TRACE(testing::Message() << c);
     AttentionProblem problem(c, random_);
     ForgetUnseen(problem);
+    const std::vector<float> out = Run<kQueries, kDims>(problem);
+    problem.Compare(out, [](const std::string& what) { FAIL() << what; });
+  }
+
+  template <int kQueries, int kDims>
+  std::vector<float> Run(AttentionProblem& problem) {
+    const AttentionCase& c = problem.c;
     std::vector<int64_t> first_token, first_tile;
     std::vector<SequenceEntry> entries;
     const QueryTiling tiling = MakeQueryTiling(c.heads / c.kv_heads, kScalarWarps * kQueries);
@@ -53,7 +60,7 @@ class ScalarAttentionKernelTest : public ::testing::Test {
                        q.data(), problem.q_stride, out.data(), problem.out_stride, problem.params.scale,
                        c.window, table, tiling, first_tile.data(), kv, reinterpret_cast<float4*>(shared));
                  });
-    problem.Compare(out, [](const std::string& what) { FAIL() << what; });
+    return out;
   }
 
   std::mt19937_64 random_;
@@ -69,6 +76,25 @@ TEST_F(ScalarAttentionKernelTest, PrefillsTilesThatAreNotFull) {
   Check<8, 4>({2, 1, 36, 16, 0, {{21, 0}, {3, 40}, {1, 0}}});
   Check<8, 4>({40, 1, 20, 16, 0, {{2, 9}}});
   Check<8, 8>({1, 1, 130, 16, 0, {{35, 3}}});
+}
+
+// The last key fits every query far better than any other does, and its value is no number: rows before it see neither.
+TEST_F(ScalarAttentionKernelTest, NothingOfALaterRowIsSeen) {
+  const AttentionCase c{1, 1, 24, 16, 0, {{9, 5}}};
+  AttentionProblem problem(c, random_);
+  const SequenceRows& s = problem.sequences[0];
+  for (int64_t r = 0; r < s.rows; ++r) {
+    for (int d = 0; d < c.head_dim; ++d) problem.q[r * problem.q_stride + d] += 3.0f;
+  }
+  const int64_t last = problem.Element(s, 13, 0);
+  std::fill_n(problem.k.begin() + last, c.head_dim, ToBf16(100.0f));
+  std::fill_n(problem.v.begin() + last, c.head_dim, ToBf16(std::numeric_limits<float>::quiet_NaN()));
+  const std::vector<float> out = Run<8, 4>(problem);
+  for (int64_t r = 0; r + 1 < s.rows; ++r) {
+    const std::vector<double> expected = problem.Expected(s, r, 0);
+    for (int d = 0; d < c.head_dim; ++d)
+      ASSERT_NEAR(out[r * problem.out_stride + d], expected[d], 0x1p-6) << r;
+  }
 }
 
 TEST_F(ScalarAttentionKernelTest, SeesASlidingWindowOnly) {

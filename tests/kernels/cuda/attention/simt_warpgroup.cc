@@ -34,7 +34,7 @@ struct Matrix {
 //   MN-major  ((T,w,m),(8,k)) : ((1,T,LBO),(wT,SBO)), unswizzled ((T,1,m),(8,k)) : ((1,T,SBO),(1T,LBO))
 // and then address bits from 4 on are XORed with those from 7 on, log2(w) of them, counted from where the
 // pattern starts.
-uint16_t ElementOf(const Matrix& matrix, bool transposed, int i, int k) {
+uint32_t AddressOf(const Matrix& matrix, bool transposed, int i, int k) {
   static constexpr uint32_t kChunks[] = {1, 8, 4, 2};
   const uint32_t w = kChunks[matrix.swizzle];
   const uint32_t row = i % 8, rows = i / 8, in_chunk = k % 8, chunk = k / 8;
@@ -47,7 +47,11 @@ uint16_t ElementOf(const Matrix& matrix, bool transposed, int i, int k) {
     offset = row * 2 + rows % w * 16 + rows / w * matrix.leading + in_chunk * w * 16 + chunk * matrix.stride;
   }
   uint32_t address = matrix.start + offset;
-  address ^= (((address >> 7) - matrix.base_offset) & (w - 1)) << 4;
+  return address ^ (((address >> 7) - matrix.base_offset) & (w - 1)) << 4;
+}
+
+uint16_t ElementOf(const Matrix& matrix, bool transposed, int i, int k) {
+  const uint32_t address = AddressOf(matrix, transposed, i, k);
   if (address < kFirstAddress || address + 2 > kFirstAddress + current->shared_bytes) {
     Fail("a product's operand lies outside of shared memory");
   }
@@ -72,6 +76,26 @@ std::vector<uint16_t> SharedA(const Product& product, int warp) {
 }
 std::vector<uint16_t> SharedB(const Product& product) {
   return Operand(product.b_matrix, product.transposed, 0, product.columns);
+}
+
+// Says that the running thread reads what a product of its warp does: whole pieces, along the side that is contiguous.
+void SayReads(uint64_t descriptor, bool transposed, int first, int count) {
+  const Matrix matrix(descriptor);
+  constexpr int kElements = kPiece / sizeof(uint16_t);
+  for (int i = first; i < first + count; i += transposed ? kElements : 1) {
+    for (int k = 0; k < 16; k += transposed ? 1 : kElements) {
+      Reads16(current->shared + AddressOf(matrix, transposed, i, k) - kFirstAddress);
+    }
+  }
+}
+
+// A product's reads end for all lanes at once, and which of them says so to others is the program's choice: the first one
+// does in every kernel, and so it is the one that reads. A program in which another lane does is reported as a race.
+void SayOperandsRead(const Product& product) {
+  if (!kSeesRaces || Lane() != 0) return;
+  const int warp = current->running->index / kLanes;
+  if (!product.a_in_registers) SayReads(product.a_matrix, false, warp % kWarpgroupWarps * 16, 16);
+  SayReads(product.b_matrix, product.transposed, 0, product.columns);
 }
 
 struct ProductOperands {
@@ -178,8 +202,9 @@ struct WaitOperands {
 void FinishProducts(void* const* lanes) {
   Warp& warp = current->warps[current->warp];
   const auto& wait = *static_cast<WaitOperands*>(lanes[0]);
+  warp.finished.clear();
   for (; static_cast<int>(warp.groups.size()) > wait.pending; warp.groups.pop_front()) {
-    for (const Product& product : warp.groups.front()) {
+    for (Product& product : warp.groups.front()) {
       bool named = false;
       for (const Registers* r = wait.begin; r != wait.end; ++r) {
         const char* const d = reinterpret_cast<const char*>(product.d[0]);
@@ -188,6 +213,7 @@ void FinishProducts(void* const* lanes) {
       }
       if (!named) Fail("sums are there that the wait for them does not name");
       Execute(product, warp);
+      warp.finished.push_back(std::move(product));
     }
   }
 }
@@ -231,6 +257,7 @@ void StartProduct(float* d, int columns, bool accumulate, const uint32_t* a, uin
   operands.product.a_matrix = a_matrix;
   operands.product.b_matrix = b_matrix;
   Collective("wgmma", BeginProduct, &operands);
+  SayOperandsRead(operands.product);
 }
 
 void WaitForProducts(int pending, std::initializer_list<Registers> registers) {
@@ -239,6 +266,9 @@ void WaitForProducts(int pending, std::initializer_list<Registers> registers) {
   if (late) LetOthers();
   WaitOperands operands{pending, registers.begin(), registers.end()};
   Collective("wgmma.wait_group", FinishProducts, &operands);
+  // They may have been read until now.
+  for (const Product& product : current->warps[current->running->index / kLanes].finished)
+    SayOperandsRead(product);
 }
 
 void Numbered(int id, int threads, bool wait) {

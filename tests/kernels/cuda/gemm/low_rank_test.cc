@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <random>
@@ -78,13 +79,12 @@ class LowRankKernelTest : public ::testing::Test {
   void Launch(const std::vector<LowRankPiece>& pieces, const TensorView& x, const TensorView& out) {
     for (const LowRankPiece& piece : pieces) {
       std::vector<float> sums(piece.sums, kNan);
-      const LowRankArgs args{piece.tiles.data(),
-                             static_cast<int32_t>(piece.tiles.size()),
-                             piece.most_rank(),
-                             piece.most_out_tiles(),
-                             x,
-                             out,
-                             sums.data()};
+      std::vector<LowRankTile> there = piece.tiles;
+      // What a tile does not have is nowhere.
+      for (LowRankTile& tile : there) std::fill(tile.rows + tile.count, std::end(tile.rows), 1 << 30);
+      const LowRankArgs args{
+          there.data(), static_cast<int32_t>(there.size()), piece.most_rank(), piece.most_out_tiles(), x, out,
+          sums.data()};
       const auto tiles = static_cast<unsigned>(args.count);
       const auto ranks = static_cast<unsigned>((args.most_rank + kLowRankRanks - 1) / kLowRankRanks);
       simt::Launch({tiles, ranks}, {kShrinkThreads}, kShrinkSharedBytes, random_(), [&](char* shared) {

@@ -3,6 +3,7 @@
 #include "kernels/cuda/gemm/skinny_gemm.cuh"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -180,6 +181,45 @@ TEST_F(SkinnyGemmTest, OfBf16IsTheProduct) {
 TEST_F(SkinnyGemmTest, OfInt8IsTheProductOfWhatWasRounded) {
   for (const Case& c : kCases) CheckScaled(c, WeightFormat::kInt8);
   CheckScaled({3, 33, 7}, WeightFormat::kInt8);
+}
+
+// Of infinities, of what is no number, and of numbers whose scale has no reciprocal, scales are of that kind and codes zeros.
+TEST_F(SkinnyGemmTest, WhatHasNoScaleHasNoCodes) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float nan = std::bit_cast<float>(0x7fffffffu);  // as a GPU makes it, which a code's bits are taken of
+  for (const float odd : {kInfinity, -kInfinity, nan, 1e-38f, 0.0f}) {
+    std::vector<float> a(kRunInputs, 1.0f);
+    for (int i = 0; i < kScaleInputs; ++i) a[i] = i % 3 == 0 ? odd : 0.0f;
+    const AlignedCopy<int8_t> values(std::vector<int8_t>(kRunInputs, 99));
+    const AlignedCopy<float> scales(std::vector<float>(kRunGroups * kSkinnyRows, -1.0f));
+    simt::Launch({1, kSkinnyRows}, {32}, 0, random_(), [&](char*) {
+      QuantizeRun(TensorView::Of(a.data(), 1, kRunInputs), values.data(), scales.data());
+    });
+    for (int i = 0; i < kRunInputs; ++i) {
+      ASSERT_EQ(values.data()[Int8Byte(i)], i < kScaleInputs ? 0 : 127) << odd << " " << i;
+    }
+    const float scale = scales.data()[0];
+    EXPECT_TRUE(std::isnan(odd) ? std::isnan(scale) : scale == std::fabs(odd) / 127.0f)
+        << odd << ": " << scale;
+  }
+}
+
+TEST_F(SkinnyGemmTest, RowsOfBf16AreRoundedAsThoseOfF32) {
+  std::vector<Bf16> narrow = Narrow(Random(kRunInputs));
+  std::vector<float> wide(kRunInputs);
+  std::transform(narrow.begin(), narrow.end(), wide.begin(), ToFloat);
+  const TensorView views[] = {TensorView::Of(wide.data(), 1, kRunInputs),
+                              {narrow.data(), DType::kBf16, 1, kRunInputs, kRunInputs}};
+  std::vector<std::vector<int8_t>> codes;
+  std::vector<std::vector<float>> scales;
+  for (const TensorView& view : views) {
+    codes.emplace_back(kRunInputs, 99);
+    scales.emplace_back(kRunGroups * kSkinnyRows, kNan);
+    simt::Launch({1, kSkinnyRows}, {32}, 0, random_(),
+                 [&](char*) { QuantizeRun(view, codes.back().data(), scales.back().data()); });
+  }
+  EXPECT_EQ(codes[0], codes[1]);
+  EXPECT_EQ(scales[0], scales[1]);
 }
 
 TEST_F(SkinnyGemmTest, OfInt4IsTheProductOfWhatWasRounded) {

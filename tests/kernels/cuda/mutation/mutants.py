@@ -1,9 +1,9 @@
-"""Mutants of the kernels' bodies: one fence, barrier, wait or mask of a .cuh dropped."""
+"""Mutants of the kernels' bodies: one fence, barrier, wait or mask of a .cuh dropped; all of a file's in one text, behind switches."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator, List, Tuple
+from typing import Dict, Iterator, List, Tuple
 
 # Statements that order memory or wait for it.
 ORDERS = re.compile(
@@ -19,11 +19,12 @@ class Mutant:
     function: str
     line: int
     text: str  # what is dropped
-    kind: str  # "order" or "mask"
+    kind: str  # "order", "mask", or "constant": a mask that the compiler has to know
     begin: int
     end: int
     instead: str
     count: int = 1  # of equal ones in the function
+    number: int = 0  # among those of all files, from 1 on
 
     @property
     def name(self) -> str:
@@ -85,53 +86,108 @@ def condition_before(code: str, at: int) -> int:
     return i + 1
 
 
-def drops(code: str, begin: int, end: int, instead: str) -> Iterator[Tuple[int, int, str]]:
-    """Each of what the condition joins, or else all of it."""
+def stripped(code: str, begin: int, end: int) -> Tuple[int, int]:
+    """Without the blanks around it."""
+    begin += len(code[begin:end]) - len(code[begin:end].lstrip())
+    return begin, begin + len(code[begin:end].rstrip())
+
+
+def joined(code: str, begin: int, end: int) -> Tuple[List[Tuple[int, int]], str]:
+    """What a condition joins, where it joins any, and what each does not change."""
     for by, neutral in (("||", "false"), ("&&", "true")):
         parts = parts_of(code, begin, end, by)
         if len(parts) > 1:
-            yield from ((b, e, neutral) for b, e in parts)
-            return
-    yield begin, end, instead
+            return parts, neutral
+    return [], ""
+
+
+def drops(code: str, begin: int, end: int, instead: str) -> Iterator[Tuple[int, int, str]]:
+    """Each of what the condition joins, to any depth, or else all of it."""
+    parts, neutral = joined(code, begin, end)
+    if not parts:
+        yield begin, end, instead
+    for b, e in parts:
+        yield b, e, neutral
+        b, e = stripped(code, b, e)
+        if code[b] == "(" and closing(code, b) == e:
+            b, e = b + 1, e - 1
+        if joined(code, b, e)[0]:
+            yield from drops(code, b, e, "")
+
+
+def conditions(code: str) -> Iterator[Tuple[int, int, str]]:
+    """Begin and end of each condition, and what it becomes as a whole."""
+    for found in re.finditer(r"\bif \(", code):
+        end = closing(code, found.end() - 1)
+        # A way out is closed, what is done on a condition is always done.
+        leaves = re.match(r"\s*(\{\s*)?(return|continue|break)\b", code[end:])
+        yield found.end(), end - 1, "false" if leaves else "true"
+    for found in re.finditer(r" \? ", code):
+        yield condition_before(code, found.start() + 1), found.start(), "true"
+    # Kept, or handed back.
+    for found in re.finditer(r"(?<!constexpr )\bbool \w+ = ", code):
+        yield found.end(), parts_of(code, found.end(), code.index("}", found.end()), ";")[0][1], "true"
+    for found in re.finditer(r"\bbool \w+\([^;{]*\{", code):
+        for back in re.finditer(r"\breturn ", code[found.end():closing(code, found.end() - 1)]):
+            begin = found.end() + back.end()
+            yield begin, code.index(";", begin), "true"
+    # The last argument says whether memory is read.
+    for found in re.finditer(r"\b(?:CpAsync16|WgmmaShared)\(", code):
+        end = closing(code, found.end() - 1) - 1
+        yield parts_of(code, found.end(), end, ",")[-1] + ("true",)
+    # The end of a loop is no mask, what else its condition joins is.
+    for found in re.finditer(r"\bfor \(", code):
+        head = parts_of(code, found.end(), closing(code, found.end() - 1) - 1, ";")
+        if len(head) == 3 and joined(code, *head[1])[0]:
+            yield head[1] + ("true",)
+
+
+def is_constant(code: str, at: int) -> bool:
+    start = max(code.rfind(one, 0, at) for one in ";{}") + 1
+    return re.match(r"\s*(static )?(constexpr|static_assert)\b", code[start:at]) is not None
 
 
 def mutants_of(root: Path, file: str) -> List[Mutant]:
     text = (root / file).read_text()
     code = code_of(text)
     functions = [(found.start(), closing(code, found.end() - 1), found.group(1)) for found in FUNCTION.finditer(code)]
-    made: List[Mutant] = []
+    made: Dict[Tuple[int, int], Mutant] = {}
 
     def add(begin: int, end: int, instead: str, kind: str) -> None:
         inside = [name for b, e, name in functions if b <= begin < e]
-        if not inside:
-            return
-        begin += len(code[begin:end]) - len(code[begin:end].lstrip())
+        begin, end = stripped(code, begin, end)
         what = " ".join(text[begin:end].split())
-        if what in ("true", "false", "kVectors") or not what:
+        if not inside or (begin, end) in made or what in ("true", "false", "kVectors"):
             return
         if kind == "mask":
             what = f"{what} -> {instead}"
-        made.append(Mutant(file, inside[-1], text.count("\n", 0, begin) + 1, what, kind, begin, end, f" {instead} "))
+            kind = "constant" if is_constant(code, begin) else "mask"
+        made[begin, end] = Mutant(file, inside[-1], text.count("\n", 0, begin) + 1, what, kind, begin, end, instead)
 
     for found in ORDERS.finditer(code):
         end = closing(code, found.end() - 1)
         if code[end] == ";":
             add(found.start(), end, "", "order")
-    for found in re.finditer(r"\bif \(", code):
-        end = closing(code, found.end() - 1)
-        # A way out is closed, what is done on a condition is always done.
-        leaves = re.match(r"\s*(\{\s*)?(return|continue|break)\b", code[end:])
-        for begin, until, instead in drops(code, found.end(), end - 1, "false" if leaves else "true"):
-            add(begin, until, instead, "mask")
-    for found in re.finditer(r" \? ", code):
-        for begin, until, instead in drops(code, condition_before(code, found.start() + 1), found.start(), "true"):
-            add(begin, until, instead, "mask")
-    made.sort(key=lambda one: (one.begin, one.end))
-    for i, one in enumerate(made):
-        one.count = 1 + sum(1 for before in made[:i] if (before.function, before.text) == (one.function, one.text))
-    return made
+    for begin, end, instead in conditions(code):
+        for drop in drops(code, begin, end, instead):
+            add(*drop, "mask")
+    mutants = [made[place] for place in sorted(made)]
+    for i, one in enumerate(mutants):
+        one.count = 1 + sum(1 for before in mutants[:i] if (before.function, before.text) == (one.function, one.text))
+    return mutants
 
 
-def mutated(root: Path, mutant: Mutant) -> str:
-    text = (root / mutant.file).read_text()
-    return text[:mutant.begin] + mutant.instead + text[mutant.end:]
+def with_switches(text: str, mutants: List[Mutant]) -> str:
+    """The file's text with all of its mutants; switch.h says which is on."""
+    inserts: List[Tuple[int, int, int, str]] = []
+    for one in mutants:
+        on = f"ALUDEL_CONSTANT == {one.number}" if one.kind == "constant" else f"ALUDEL_MUTANT({one.number})"
+        what, kind = ("void()", "void") if one.kind == "order" else (one.instead, "bool")
+        # At one place what ends comes before what begins, and one that is inside of another closes first and opens last.
+        inserts.append((one.begin, 1, -one.end, f"({on} ? {what} : static_cast<{kind}>("))
+        inserts.append((one.end, 0, -one.begin, "))"))
+    made, at = "", 0
+    for place, _, _, insert in sorted(inserts):
+        made += text[at:place] + insert
+        at = place
+    return made + text[at:]

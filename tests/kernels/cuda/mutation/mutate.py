@@ -1,167 +1,45 @@
 #!/usr/bin/env python3
 """Drops each fence, barrier, wait and mask of the kernels' bodies in turn, and expects a test on the simulator to fail.
 
-    mutate.py --build build/release [--shard 1/4] [--file sample.cuh] [--quick] [--list] [--table FILE]
+    mutate.py --build build/release [--file sample.cuh] [--quick] [--list] [--table FILE [--summary]] [--work FOLDER] [--jobs 2]
 
-A mutant is compiled into the tests that include its file, with the memory sanitizer and as a race detector (races.h); one is
-dead when a test fails, crashes, hangs or reports, which the same test must not do without it. equivalent.txt names those that
-change nothing, with the reason.
+Each test that includes a kernel is built twice, with the memory sanitizer and as a race detector (races.h), with all mutants in
+it (switch.h); one is dead when a case of a test fails, crashes, hangs or reports, which the same case must not do without it.
+Only cases that reach a mutant are run with it. equivalent.txt names those that change nothing, with the reason.
 Exit code 1: one survived that is not named there or does not compile, or one that is named there is dead or no more.
 """
 
 import argparse
 import hashlib
-import json
-import os
-import re
-import shlex
-import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from concurrent.futures import as_completed
 from pathlib import Path
-from typing import Dict, List, Set, Tuple
+from typing import Callable, Dict, List, Set
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from mutants import Mutant, mutants_of, mutated  # noqa: E402
+from mutants import Mutant, mutants_of, with_switches  # noqa: E402
+from programs import HERE, ROOT, TESTS, DoesNotCompile, Programs, included  # noqa: E402
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[3]
-# Cheapest first: the target, and what the race detector runs of it.
-TESTS = {
-    "latents_test": ("cuda_latents_test", "*"),
-    "token_quantizer_test": ("cuda_token_quantizer_test", "*"),
-    "rows_test": ("cuda_rows_test", "*"),
-    "scalar_attention_test": ("cuda_scalar_attention_test", "*"),
-    "fused_gemm_test": ("cuda_fused_gemm_test", "*"),
-    "low_rank_test": ("cuda_low_rank_test", "*OwnAdapter"),
-    "sample_test": ("cuda_sample_test", "*EveryVocabulary:*ThroughTies"),
-    "skinny_gemm_test": ("cuda_skinny_gemm_test", "*"),
-    "mma_attention_test": ("cuda_mma_attention_test", "*"),
-    "wgmma_attention_test": ("cuda_wgmma_attention_test", "*"),
-}
-SANITIZERS = {"asan": "-fsanitize=address", "tsan": "-fsanitize=thread"}
-SIMULATOR = ["context.cc", "simt.cc", "attention/simt_warpgroup.cc"]
-# One of each kind, of files that compile quickly.
-QUICK = [
-    "latents.cuh PackLatentTile: __syncthreads()",
-    "latents.cuh ForElements: column >= range.columns -> false",
-    "token_quantizer.cuh Rotate: __syncthreads()",
-    "element.cuh BlockSum: __syncthreads()",
-]
+# Their tests compile quickly.
+QUICK = ["kernels/cuda/latents.cuh", "kernels/cuda/token_quantizer.cuh"]
+SURVIVED = "SURVIVED"
 
 
-class Builder:
-    """Compiles tests over a folder whose headers come before the tree's."""
-
-    def __init__(self, build: Path, work: Path) -> None:
-        self.build = build
-        self.work = work
-        commands = json.loads((build / "compile_commands.json").read_text())
-        self.commands: Dict[str, List[str]] = {}
-        for one in commands:
-            words = shlex.split(one["command"])
-            if "/tests/kernels/cuda/" in one["file"]:
-                self.commands[one["file"].split("/tests/kernels/cuda/")[1]] = words
-        self.links: Dict[str, List[str]] = {}
-        self.sound: Set[Tuple[str, str]] = set()
-
-    def compile(self, source: str, to: Path, flags: List[str], overlay: Path) -> subprocess.CompletedProcess:
-        words = [word for word in self.commands[source] if word not in ("-O3", "-g1", "-Werror", "-Wall", "-Wextra")]
-        at = words.index("-o")
-        words[at + 1] = str(to)
-        words[-1] = str(HERE.parent / source)
-        words[1:1] = [f"-I{overlay}", f"-I{ROOT}", "-O1", "-w", *flags]
-        return subprocess.run(words, cwd=self.build, capture_output=True, text=True)
-
-    def link(self, source: str, objects: List[str], to: Path, flags: List[str]) -> None:
-        target = TESTS[Path(source).stem][0]
-        if target not in self.links:
-            said = subprocess.run(["ninja", "-t", "commands", target], cwd=self.build, capture_output=True, text=True,
-                                  check=True).stdout.splitlines()[-1]
-            words = shlex.split(said.replace(": && ", "").replace(" && :", ""))
-            self.links[target] = [word for word in words if not word.endswith((".cc.o", "libaludel_simt.a"))]
-        words = list(self.links[target])
-        at = words.index("-o")
-        words[at + 1] = str(to)
-        subprocess.run([*words[:1], *flags, *objects, *words[1:]], cwd=self.build, check=True, capture_output=True)
-
-    def simulator(self, sanitizer: str) -> List[str]:
-        objects = []
-        for source in SIMULATOR:
-            to = self.work / f"{sanitizer}-{Path(source).stem}.o"
-            # The simulator says itself what orders a kernel's memory.
-            flags = ["-DALUDEL_RACES"] if sanitizer == "tsan" else [SANITIZERS[sanitizer]]
-            if not to.exists():
-                done = self.compile(source, to, flags, self.work)
-                if done.returncode != 0:
-                    raise SystemExit(done.stderr)
-            objects.append(str(to))
-        return objects
-
-    def kills(self, source: str, sanitizer: str, overlay: Path) -> str:
-        """What kills the tests over `overlay`, or an empty text."""
-        if (source, sanitizer) not in self.sound:
-            nothing = self.work / "unmutated"
-            nothing.mkdir(exist_ok=True)
-            if said := self.test(source, sanitizer, nothing):
-                raise SystemExit(f"{source} fails without a mutant, {sanitizer}: {said}")
-            self.sound.add((source, sanitizer))
-        return self.test(source, sanitizer, overlay)
-
-    def test(self, source: str, sanitizer: str, overlay: Path) -> str:
-        """What becomes of the tests over `overlay`: an empty text where they pass."""
-        made = self.work / "mutated.o"
-        flags = [SANITIZERS[sanitizer]]
-        done = self.compile(source, made, flags, overlay)
-        if done.returncode != 0:
-            return DOES_NOT_COMPILE + next((line for line in done.stderr.splitlines() if "error" in line), "")
-        program = self.work / "mutated_test"
-        self.link(source, [str(made), *self.simulator(sanitizer)], program, flags)
-        words = [str(program), "--gtest_brief=1", "--gtest_fail_fast"]
-        if sanitizer == "tsan":
-            words.append(f"--gtest_filter={TESTS[Path(source).stem][1]}")
-        environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1:report_signal_unsafe=0",
-                       "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0"}
-        try:
-            ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, env=environment,
-                                 errors="replace")
-        except subprocess.TimeoutExpired:
-            return "hangs"
-        if ran.returncode == 0:
-            return ""
-        said = ran.stdout + ran.stderr
-        for pattern, what in ((r"WARNING: ThreadSanitizer: data race", "race"),
-                              (r"ERROR: AddressSanitizer: ([\w-]+)", "memory"),
-                              (r"\[  FAILED  \]", "wrong result")):
-            if re.search(pattern, said):
-                return what
-        return "simulator"
-
-
-LIMIT_S = 240
-DOES_NOT_COMPILE = "does not compile: "
-
-
-def included(source: Path, seen: Set[str]) -> Set[str]:
-    for name in re.findall(r'#include "(kernels/cuda/[\w/]+\.(?:cuh|h)|tests/kernels/cuda/[\w/]+\.h)"', source.read_text()):
-        if name not in seen:
-            seen.add(name)
-            included(ROOT / name, seen)
-    return seen
+class Unsound(Exception):
+    """A test that fails without a mutant."""
 
 
 def sources() -> Dict[str, Set[str]]:
-    """Tests, by path from tests/kernels/cuda, with all that they include."""
-    found = {}
-    for path in (HERE.parent).rglob("*_test.cc"):
-        if path.stem in TESTS:
-            found[str(path.relative_to(HERE.parent))] = included(path, set())
-    return dict(sorted(found.items(), key=lambda item: list(TESTS).index(Path(item[0]).stem)))
+    """Tests, by path from tests/kernels/cuda, with all that they include, cheapest first."""
+    paths = {path.stem: path for path in HERE.parent.rglob("*_test.cc")}
+    return {str(paths[stem].relative_to(HERE.parent)): included(paths[stem], set()) for stem in TESTS}
 
 
 def equivalent() -> Dict[str, str]:
-    """Names with reasons: a name, and the reason in the line below it, set in."""
+    """Names with reasons: a name, and the reason in the lines below it, set in."""
     reasons: Dict[str, str] = {}
     name = ""
     for line in (HERE / "equivalent.txt").read_text().splitlines():
@@ -175,89 +53,139 @@ def equivalent() -> Dict[str, str]:
 
 def all_mutants() -> List[Mutant]:
     files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "kernels/cuda").rglob("*.cuh"))
-    return [mutant for file in files for mutant in mutants_of(ROOT, file)]
+    mutants = [mutant for file in files for mutant in mutants_of(ROOT, file)]
+    for i, mutant in enumerate(mutants):
+        mutant.number = i + 1
+    return mutants
 
 
-def fate(builder: Builder, mutant: Mutant, tests: Dict[str, Set[str]], overlay: Path) -> str:
-    to = overlay / mutant.file
-    to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_text(mutated(ROOT, mutant))
-    try:
-        order = ("tsan", "asan") if mutant.kind == "order" else ("asan", "tsan")
-        for sanitizer in order:
-            for source, headers in tests.items():
-                if mutant.file not in headers:
-                    continue
-                killed = builder.kills(source, sanitizer, overlay)
-                if killed:
-                    return f"{killed} ({Path(source).stem}, {sanitizer})"
-        return ""
-    finally:
-        to.unlink()
+def write_overlay(folder: Path, mutants: List[Mutant]) -> None:
+    for file in {mutant.file for mutant in mutants}:
+        to = folder / file
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text(with_switches((ROOT / file).read_text(), [one for one in mutants if one.file == file]))
+
+
+def fate(programs: Programs, mutant: Mutant, test: str) -> str:
+    """What kills it, or an empty text."""
+    if mutant.kind == "constant":
+        return programs.fate_of_constant(mutant.number, test)
+    return programs.fate(mutant.number, test, ("tsan", "asan") if mutant.kind == "order" else ("asan", "tsan"))
+
+
+def run(programs: Programs, left: List[Mutant], tests: Dict[str, Set[str]], report: Callable[[Mutant, str], None]) -> None:
+    """Test by test, those that are still alive. Reports the fate of each."""
+    for i, (test, headers) in enumerate(tests.items()):
+        chosen = [one for one in left if one.file in headers]
+        if not chosen:
+            continue
+        wrong = programs.prepare(test)
+        if wrong:
+            raise Unsound("\n".join(wrong))
+        runs = {programs.pool.submit(fate, programs, one, test): one for one in chosen}
+        later = set().union(*list(tests.values())[i + 1:])
+        for done in as_completed(runs):
+            mutant, said = runs[done], done.result()
+            if not said and mutant.file in later:
+                continue
+            left.remove(mutant)
+            reached = mutant.kind == "constant" or programs.is_reached(mutant.number)
+            report(mutant, said or (SURVIVED if reached else f"{SURVIVED}: no test reaches it"))
+    for mutant in list(left):
+        left.remove(mutant)
+        report(mutant, f"{SURVIVED}: no test includes it")
+
+
+def key_of(mutant: Mutant) -> str:
+    """A result holds for one text of the file."""
+    return f"{mutant.name} [{hashlib.sha256((ROOT / mutant.file).read_bytes()).hexdigest()[:8]}]"
+
+
+def verdict(said: str, named: bool) -> str:
+    """What is wrong with a fate, or an empty text."""
+    if said.startswith(SURVIVED):
+        return "" if named else said
+    if named:
+        return f"named as equivalent, but dead: {said}"
+    return ""
+
+
+def summary(mutants: List[Mutant], fates: Dict[str, str], reasons: Dict[str, str]) -> None:
+    """Results by file, as README.md has them."""
+    kinds = ["race", "memory", "wrong result", "simulator", "hangs"]
+    print("| file | run | " + " | ".join(kinds) + " | equivalent | survived |")
+    for file in sorted({mutant.file for mutant in mutants}):
+        own = [one for one in mutants if one.file == file]
+        said = [fates[key_of(one)] for one in own if key_of(one) in fates]
+        count = Counter(one.split(" (")[0] for one in said)
+        named = sum(1 for one in own if one.name in reasons and key_of(one) in fates)
+        alive = sum(1 for one in said if one.startswith(SURVIVED)) - named
+        numbers = [f"{len(said)} of {len(own)}", *(str(count[kind]) for kind in kinds), str(named), str(alive)]
+        print(f"| `{file.removeprefix('kernels/cuda/')}` | " + " | ".join(numbers) + " |")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, default=ROOT / "build/release")
-    parser.add_argument("--shard", default="1/1", help="of the mutants, every Nth: 2/4")
     parser.add_argument("--file", default="", help="those of files that end so")
-    parser.add_argument("--quick", action="store_true", help="one of each kind")
+    parser.add_argument("--quick", action="store_true", help="those of two small files")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--table", type=Path, help="results are added to it, and what it has is not run again")
+    parser.add_argument("--summary", action="store_true", help="only counts what the table has")
+    parser.add_argument("--work", type=Path, help="a folder that keeps the programs")
+    parser.add_argument("--jobs", type=int, default=1, help="of compilers and tests at once")
     options = parser.parse_args()
     mutants = all_mutants()
     reasons = equivalent()
-    names = {mutant.name for mutant in mutants}
-    stale = [name for name in reasons if name not in names]
-    stale += [name for name in QUICK if name not in names]
+    stale = [name for name in reasons if name not in {mutant.name for mutant in mutants}]
+    stale += [file for file in QUICK if file not in {mutant.file for mutant in mutants}]
     for name in stale:
         print(f"named, and there is no such mutant: {name}")
     if stale:
         return 1
-    index, count = map(int, options.shard.split("/"))
-    chosen = [one for one in mutants if one.file.endswith(options.file)][index - 1::count]
-    if options.quick:
-        chosen = [one for one in mutants if one.name in QUICK]
+    chosen = [one for one in mutants if (one.file in QUICK if options.quick else one.file.endswith(options.file))]
     if not chosen:
         print("no mutant is chosen")
         return 1
-    done: Dict[str, str] = {}
+    fates: Dict[str, str] = {}
     if options.table and options.table.exists():
-        done = dict(line.split("\t", 1) for line in options.table.read_text().splitlines())
+        fates = dict(line.split("\t", 1) for line in options.table.read_text().splitlines())
+    if options.summary:
+        summary(chosen, fates, reasons)
+        return 0
+    if options.list:
+        for mutant in chosen:
+            print(f"{mutant.file}:{mutant.line}: {mutant.name}")
+        return 0
     tests = sources()
-    survivors = []
+    if options.quick:  # what else includes them takes minutes
+        tests = {test: headers for test, headers in tests.items() if f"kernels/cuda/{test.removesuffix('_test.cc')}.cuh" in QUICK}
+    left = [one for one in chosen if key_of(one) not in fates]
+    count, begin = len(left), time.monotonic()
+
+    def report(mutant: Mutant, said: str) -> None:
+        fates[key_of(mutant)] = said
+        if options.table:
+            with options.table.open("a") as table:
+                table.write(f"{key_of(mutant)}\t{said}\n")
+        print(f"{count - len(left)}/{count} {time.monotonic() - begin:.0f} s {mutant.name}: {said}", flush=True)
+
     with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
-        overlay = work / "overlay"
-        overlay.mkdir()
-        builder = Builder(options.build.resolve(), work)
-        for i, mutant in enumerate(chosen):
-            digest = hashlib.sha256((ROOT / mutant.file).read_bytes()).hexdigest()[:8]
-            key = f"{mutant.name} [{digest}]"
-            if options.list:
-                print(f"{mutant.file}:{mutant.line}: {mutant.name}")
-                continue
-            begin = time.monotonic()
-            if mutant.name in reasons and not options.table:
-                said = "equivalent"
-            elif key in done:
-                said = done[key]
-            else:
-                said = fate(builder, mutant, tests, overlay) or "SURVIVED"
-                if options.table:
-                    with options.table.open("a") as table:
-                        table.write(f"{key}\t{said}\n")
-            if said == "SURVIVED" and mutant.name in reasons:
-                said = "equivalent"
-            elif mutant.name in reasons and said != "equivalent":
-                said = f"named as equivalent, but dead: {said}"
-                survivors.append(mutant.name)
-            elif said == "SURVIVED" or said.startswith(DOES_NOT_COMPILE):
-                survivors.append(mutant.name)
-            print(f"{i + 1}/{len(chosen)} {time.monotonic() - begin:.0f} s {mutant.name}: {said}", flush=True)
-    for name in survivors:
-        print(f"not killed: {name}")
-    return 1 if survivors else 0
+        overlay = Path(folder)
+        write_overlay(overlay, mutants)
+        work = options.work or overlay / "work"
+        work.mkdir(parents=True, exist_ok=True)
+        try:
+            run(Programs(options.build.resolve(), work, overlay, len(mutants), options.jobs), left, tests, report)
+        except (DoesNotCompile, Unsound) as why:
+            print(why)
+            return 1
+    wrong = {one.name: verdict(fates[key_of(one)], one.name in reasons) for one in chosen}
+    for name, why in wrong.items():
+        if why:
+            print(f"{name}: {why}")
+    print(f"{len(chosen)} mutants, {sum(1 for one in chosen if one.name in reasons)} of them equivalent")
+    return 1 if any(wrong.values()) else 0
 
 
 if __name__ == "__main__":

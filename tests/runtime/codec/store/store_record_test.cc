@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace aludel {
@@ -33,6 +34,52 @@ std::vector<uint8_t> SomeRecord(ChunkMeta* meta) {
 
 absl::Span<const uint8_t> Meta(const RecordHead& head, const std::vector<uint8_t>& record) {
   return absl::MakeConstSpan(record).first(head.entry.meta_bytes);
+}
+
+TEST(StoreRecord, ACutChunkSaysItsPlanesInItsHeadAndItsFooter) {
+  ChunkMeta meta = SomeChunk();
+  meta.entry.planes = 3;
+  const std::vector<uint8_t> record = SomeRecord(&meta);
+  EXPECT_EQ(record[6], 1);
+  EXPECT_EQ(record[7], 3);
+  EXPECT_EQ(DecodeRecordHead(record, kPlace)->entry.planes, 3);
+  const RecordPlace end = {kPlace.segment, kPlace.block + 1};
+  const std::vector<uint8_t> footer = EncodeFooter({meta.entry}, end);
+  const auto head = DecodeRecordHead(footer, end);
+  ASSERT_TRUE(head.ok()) << head.status();
+  EXPECT_EQ(DecodeFooter(*head, Meta(*head, footer))->front().planes, 3);
+}
+
+TEST(StoreRecord, MorePlanesThanThereAreAreRefused) {
+  ChunkMeta meta = SomeChunk();
+  const RecordPlace end = {kPlace.segment, kPlace.block + 1};
+  for (const uint8_t planes : {uint8_t{kMaxStoredPlanes}, uint8_t{kMaxStoredPlanes + 1}, uint8_t{255}}) {
+    meta.entry.planes = planes;
+    const bool valid = planes == kMaxStoredPlanes;
+    const std::vector<uint8_t> record = SomeRecord(&meta);
+    EXPECT_EQ(DecodeRecordHead(record, kPlace).ok(), valid) << int{planes};
+    const std::vector<uint8_t> footer = EncodeFooter({meta.entry}, end);
+    const auto head = DecodeRecordHead(footer, end);
+    ASSERT_TRUE(head.ok()) << head.status();
+    const auto entries = DecodeFooter(*head, Meta(*head, footer));
+    EXPECT_EQ(entries.ok(), valid) << int{planes};
+    EXPECT_EQ(absl::IsDataLoss(entries.status()), !valid);
+  }
+}
+
+// A number that is not one of planes in four bytes, and would be in one.
+TEST(StoreRecord, PlanesOfAFooterAreReadWhole) {
+  ChunkMeta meta = SomeChunk();
+  SomeRecord(&meta);
+  const RecordPlace end = {kPlace.segment, kPlace.block + 1};
+  std::vector<uint8_t> footer = EncodeFooter({meta.entry}, end);
+  auto head = DecodeRecordHead(footer, end);
+  ASSERT_TRUE(head.ok()) << head.status();
+  footer[kRecordHeadBytes + kFooterEntryBytes - 3] = 1;  // 256
+  const absl::Span<uint8_t> checked = absl::MakeSpan(footer).first(head->entry.meta_bytes);
+  std::fill_n(checked.begin() + kRecordHeadBytes - sizeof(uint32_t), sizeof(uint32_t), uint8_t{0});
+  head->meta_crc = Crc32c(0, checked);
+  EXPECT_THAT(DecodeFooter(*head, checked).status().message(), ::testing::HasSubstr("planes is 256"));
 }
 
 TEST(StoreRecord, AChunkComesBackAsItWas) {

@@ -18,11 +18,16 @@ TEST(RunRequest, SaysWhatIsWantedAndWhereItGoes) {
   CodecSpec codec;
   codec.name = "scd";
   codec.artifact_hash = "hash";
+  v1::Workflow workflow;
+  workflow.set_id("report");
+  workflow.set_agent("planner");
+  workflow.add_next("writer");
   const HandoffSpec spec{.request_id = "r1",
                          .prompt = {7, 8, 9},
                          .codec = std::make_shared<const CodecSpec>(codec),
                          .cache_salt = "salt/1",
                          .tenant = "salt",
+                         .workflow = workflow,
                          .max_staleness_ms = 0};
   TicketTerms terms{.epoch = 5, .receiver_address = "here:1", .frame_key = "key", .window_bytes = 64};
   terms.id.fill(0xab);
@@ -30,6 +35,9 @@ TEST(RunRequest, SaysWhatIsWantedAndWhereItGoes) {
   EXPECT_EQ(run.request_id(), "r1");
   EXPECT_TRUE(run.frame_times());
   EXPECT_EQ(run.cache_salt(), "salt");
+  EXPECT_EQ(run.workflow().id(), "report");
+  EXPECT_EQ(run.workflow().agent(), "planner");
+  EXPECT_THAT(run.workflow().next(), ElementsAre("writer"));
   EXPECT_THAT(run.prompt(), ElementsAre(7, 8, 9));
   EXPECT_TRUE(run.has_max_staleness_ms());
   EXPECT_EQ(run.max_staleness_ms(), 0);
@@ -47,6 +55,7 @@ TEST(RunRequest, SaysWhatIsWantedAndWhereItGoes) {
   EXPECT_EQ(run.ticket().credit_bytes(), 48);
   EXPECT_FALSE(run.has_max_staleness_ms());
   EXPECT_FALSE(run.frame_times());
+  EXPECT_FALSE(run.has_workflow());
 }
 
 }  // namespace

@@ -144,6 +144,20 @@ TEST(CompletionRequest, ReadsThatNothingShallBeStored) {
   EXPECT_TRUE(Chat(R"(, "store": true, "aludel": {"store": false})").no_store);
 }
 
+TEST(CompletionRequest, ReadsTheRequestsPlaceInAWorkflow) {
+  EXPECT_FALSE(Chat("").workflow.has_value());
+  EXPECT_FALSE(Chat(R"(, "aludel": {"workflow": null})").workflow.has_value());
+  const CompletionRequest first = Chat(R"(, "aludel": {"workflow": {"id": "w", "agent": "a"}})");
+  ASSERT_TRUE(first.workflow.has_value());
+  EXPECT_EQ(first.workflow->next_size(), 0);
+  const CompletionRequest request =
+      Chat(R"(, "aludel": {"workflow": {"id": "w", "agent": "a", "next": ["b", "c", "b"]}})");
+  ASSERT_TRUE(request.workflow.has_value());
+  EXPECT_EQ(request.workflow->id(), "w");
+  EXPECT_EQ(request.workflow->agent(), "a");
+  EXPECT_THAT(request.workflow->next(), testing::ElementsAre("b", "c", "b"));
+}
+
 TEST(CompletionRequest, LeavesTheGenerationPromptToTheClient) {
   EXPECT_EQ(Chat("").template_arguments.count("add_generation_prompt"), 0);
   EXPECT_EQ(Chat(R"(, "add_generation_prompt": false)").template_arguments["add_generation_prompt"], false);

@@ -100,6 +100,8 @@ TEST(OpenApi, FieldsAreWhatTheParsersRead) {
   EXPECT_EQ(plain["properties"]["stream_options"]["properties"]["include_usage"]["type"][0], "boolean");
   EXPECT_EQ(plain["properties"]["aludel"]["additionalProperties"], false);
   EXPECT_EQ(plain["properties"]["aludel"]["properties"]["timeout_ms"]["minimum"], 1);
+  EXPECT_EQ(plain["properties"]["aludel"]["properties"]["workflow"]["required"],
+            ordered_json::array({"id", "agent"}));
   const ordered_json& chat = Body("/v1/chat/completions");
   EXPECT_EQ(chat["required"], ordered_json::array({"messages", "model"}));
   for (const char* name :

@@ -47,6 +47,8 @@ class ResponsesRequestTest : public ::testing::Test {
 TEST_F(ResponsesRequestTest, AnAnswerThatIsNotKeptSaysNothingOfCaches) {
   EXPECT_FALSE(Parsed(R"(, "input": "hi", "store": false)").no_store);
   EXPECT_FALSE(responses_.store);
+  EXPECT_TRUE(request_->no_capture);
+  EXPECT_FALSE(Parsed(R"(, "input": "hi")").no_capture);
   EXPECT_TRUE(Parsed(R"(, "input": "hi", "aludel": {"store": false})").no_store);
 }
 
