@@ -101,11 +101,18 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
     return {PredictRemote(CostTarget(server), format, prompt, shipped, cache_salt, adapter),
             may_try && costs.IsStale(server.name, format, now)};
   };
+  PlanRequest request = wanted;
+  request.try_seconds = context_.trials->seconds();
   const SequenceCodecs codecs(context_, adapter);
   ALUDEL_ASSIGN_OR_RETURN(Plan plan, adapter.coded() == nullptr
-                                         ? MakeBasePlan(context_, adapter, targets, wanted, predict)
-                                         : MakeAdapterPlan(context_, adapter, targets, wanted, predict));
+                                         ? MakeBasePlan(context_, adapter, targets, request, predict)
+                                         : MakeAdapterPlan(context_, adapter, targets, request, predict));
   if (!plan.hedge_after) EndTrial();
+  if (plan.reason == PlanReason::kExplore) {
+    context_.trials->Spend(plan.try_seconds);
+  } else if (plan.reason == PlanReason::kFastest) {
+    context_.trials->Earn(plan.predicted_ttft.value_or(0));
+  }
   costs.Chosen(plan.remote() ? targets[plan.target].name : kLocalPrefill, plan.format, now);
   if (!plan.remote()) {
     plan.predicted_ttft = local;

@@ -244,8 +244,7 @@ def report(day: List[Arrival], seconds: float, players: List[Player], within: fl
     tries = set().union(*(player.tries for player in players))
     if untried := [row for place, row in rows.items() if place not in tries]:
         value, low, high = resampled(untried, fixed, seed)
-        print(f"without {len(tries)} requests that the planner tried ways with, which it does each 30 s of the clock whatever "
-              f"--scale is: {value:.3f} ({low:.3f} to {high:.3f})")
+        print(f"without the {len(tries)} requests that the planner tried ways with: {value:.3f} ({low:.3f} to {high:.3f})")
     for hour in range(HOURS):
         some = [row for place, row in rows.items() if hour <= day[place].at / seconds * HOURS < hour + 1]
         if some:

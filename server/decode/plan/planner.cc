@@ -116,7 +116,13 @@ void Bound(const Plan& best, double own, bool expected, Plan* plan) {
   }
 }
 
-Plan Fastest(std::vector<Plan> candidates, bool hedged, const Predict& predict) {
+// Seconds by which a tried plan's first token is expected after the best one's. None for a plan without a prediction: it is
+// tried to have one.
+double TryCost(double best, const std::optional<double>& tried) {
+  return tried ? std::max(0.0, std::min(*tried, kTryWithin * best) - best) : 0;
+}
+
+Plan Fastest(std::vector<Plan> candidates, bool hedged, double try_seconds, const Predict& predict) {
   const Prediction local = predict(std::nullopt, "");
   if (!local.ttft) return Local(PlanReason::kExplore);
   std::vector<Plan> stale;
@@ -130,6 +136,8 @@ Plan Fastest(std::vector<Plan> candidates, bool hedged, const Predict& predict) 
   const double within = kTryWithin * *best.predicted_ttft;
   for (Plan& plan : stale) {
     if (plan.target == best.target && plan.format == best.format) continue;
+    plan.try_seconds = TryCost(*best.predicted_ttft, plan.predicted_ttft);
+    if (plan.predicted_ttft && plan.try_seconds > try_seconds) continue;
     const bool expected = plan.predicted_ttft && *plan.predicted_ttft < within;
     if (hedged) Bound(best, *local.ttft, expected, &plan);
     // One that is expected later is tried too: it may have been overtaken in a bad moment that is over.
@@ -138,9 +146,11 @@ Plan Fastest(std::vector<Plan> candidates, bool hedged, const Predict& predict) 
     plan.reason = PlanReason::kExplore;
     return plan;
   }
-  if (!best.remote() || !local.stale || *local.ttft >= within) return best;
+  const double local_cost = TryCost(*best.predicted_ttft, local.ttft);
+  if (!best.remote() || !local.stale || *local.ttft >= within || local_cost > try_seconds) return best;
   best = Local(PlanReason::kExplore);
   best.predicted_ttft = local.ttft;
+  best.try_seconds = local_cost;
   return best;
 }
 
@@ -174,7 +184,7 @@ absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const st
     return Local(any_ready ? PlanReason::kNoFormat : PlanReason::kNoTarget);
   }
   if (options.by_prediction && !forced && predict)
-    return Fastest(std::move(candidates), options.hedged, predict);
+    return Fastest(std::move(candidates), options.hedged, request.try_seconds, predict);
   Plan plan = std::move(candidates.front());
   if (predict) plan.predicted_ttft = predict(plan.target, plan.format).ttft;
   return plan;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ struct PlanRequest {
   std::string format;                // "": the server's choice
   bool whole = false;                // computed here from its first token: nothing that is cached is taken
   std::vector<std::string> targets;  // preferred prefill servers, best first; empty: the configured order
+  // What trying a plan that has been measured may cost, in seconds after the best plan's first token.
+  double try_seconds = std::numeric_limits<double>::infinity();
 };
 
 // What the planner knows of one prefill server.
@@ -52,7 +55,7 @@ using Predict = std::function<Prediction(std::optional<size_t> target, const std
 // least work waiting; of equals the one that comes first. Under options.by_prediction the plan that `predict` expects
 // soonest, or a stale one that is tried instead. No request pays for that with more than twice what its best plan is
 // expected to take: what is tried is expected within that, or is replaced early enough (Plan::hedge_after, Plan::move;
-// the latter with the patience that any handoff has). Without options.hedged nothing is replaced: plans that were never
+// the latter with the patience that any handoff has); nor, for what was measured before, with more than request.try_seconds. Without options.hedged nothing is replaced: plans that were never
 // measured are tried regardless, and those expected later are not.
 absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const std::string> formats,
                               absl::Span<const PlanTarget> targets, const PlanRequest& request,

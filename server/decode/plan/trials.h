@@ -5,8 +5,10 @@
 
 namespace aludel {
 
-// Counts the requests that try a plan with a hedge behind it, from the plan to the first token. The hedge begins only
-// when the handoff is late, and must find a place then. Thread-safe.
+// What trying plans may take of others. Counts the requests that try one with a hedge behind it, from the plan to the
+// first token: the hedge begins only when the handoff is late, and must find a place then. And keeps an account of the
+// seconds that trials may cost: kShare of the time to first tokens, so that a server with few requests, each of which
+// would find something that was not tried for long, spends no more on it than one with many. Thread-safe.
 class Trials {
  public:
   // False, and not counted, where those that are open and the `hedges` that run fill `places`.
@@ -19,8 +21,19 @@ class Trials {
   }
   void End() { open_.fetch_sub(1); }
 
+  // Of what requests that try nothing wait for their first tokens, what trials may add.
+  static constexpr double kShare = 0.02;
+
+  // A request that tries nothing is expected to have its first token after `seconds`.
+  void Earn(double seconds) { seconds_.fetch_add(kShare * seconds); }
+  // One that does is expected to have it `seconds` later than it might.
+  void Spend(double seconds) { seconds_.fetch_sub(seconds); }
+  // Below 0 where trials that ran at the same time have spent it twice.
+  double seconds() const { return seconds_.load(); }
+
  private:
   std::atomic<int64_t> open_{0};
+  std::atomic<double> seconds_{0};
 };
 
 }  // namespace aludel

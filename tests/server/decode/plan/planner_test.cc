@@ -245,6 +245,39 @@ TEST(Planner, TriesAnotherPlanOnlyWhereItCostsAtMostTwiceTheBest) {
   EXPECT_EQ(line(), "a aludel fastest");
 }
 
+TEST(Planner, TriesWhatWasMeasuredOnlyForSoManySeconds) {
+  PlannerOptions options = Options();
+  options.by_prediction = true;
+  const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
+  std::map<std::string, Prediction> known;
+  const Predict predict = [&](std::optional<size_t> target, const std::string& format) {
+    return known[target ? absl::StrCat(two[*target].name, " ", format) : "local"];
+  };
+  const auto line = [&](double try_seconds) {
+    PlanRequest request = Prompt(100);
+    request.try_seconds = try_seconds;
+    const Plan plan = *MakePlan(options, kFormats, two, request, predict);
+    return absl::StrCat(plan.remote() ? absl::StrCat(two[plan.target].name, " ", plan.format) : "local", " ",
+                        Name(plan.reason), " ", plan.try_seconds);
+  };
+  known = {{"local", {.ttft = 1}}, {"a raw", {.ttft = 0.5}}, {"b raw", {.ttft = 0.75, .stale = true}}};
+  EXPECT_EQ(line(0.25), "b raw explore 0.25");
+  EXPECT_EQ(line(0.24), "a raw fastest 0");
+  // One that is replaced in time costs no more than that.
+  known["b raw"].ttft = 3;
+  EXPECT_EQ(line(0.5), "b raw explore 0.5");
+  EXPECT_EQ(line(0.49), "a raw fastest 0");
+  // One that may as well be sooner costs nothing.
+  known["b raw"].ttft = 0.5;
+  EXPECT_EQ(line(0), "b raw explore 0");
+  // What was never measured is tried whatever it costs: nobody knows.
+  known["b raw"].ttft.reset();
+  EXPECT_EQ(line(0), "b raw explore 0");
+  known = {{"local", {.ttft = 0.75, .stale = true}}, {"a raw", {.ttft = 0.5}}};
+  EXPECT_EQ(line(0.25), "local explore 0.25");
+  EXPECT_EQ(line(0.24), "a raw fastest 0");
+}
+
 TEST(Planner, RanksOneServerBeforeTheRequestsOthers) {
   const std::vector<PlanTarget> three = {Ready("a"), Ready("b"), Ready("c")};
   using Names = std::vector<std::string>;

@@ -19,5 +19,15 @@ TEST(Trials, LeaveAPlaceForTheHedgeOfEach) {
   EXPECT_FALSE(trials.Begin(0, 0));
 }
 
+TEST(Trials, CostAShareOfWhatOthersWaitFor) {
+  Trials trials;
+  EXPECT_EQ(trials.seconds(), 0);
+  for (int i = 0; i < 100; ++i) trials.Earn(0.5);
+  EXPECT_NEAR(trials.seconds(), 1, 1e-9);
+  trials.Spend(0.75);
+  trials.Spend(0.75);
+  EXPECT_NEAR(trials.seconds(), -0.5, 1e-9);
+}
+
 }  // namespace
 }  // namespace aludel
