@@ -303,7 +303,7 @@ def check_start_without_decode_servers(gateway: PublicGateway) -> None:
     nobody = free_ports(1)[0]
     gateway.start(re.sub(r'decode_targets: "[^"]+"', f'decode_targets: "127.0.0.1:{nobody}"', gateway.config))
     wait_for("alive", lambda: gateway.ask_admin("/health").status == 200)
-    wait_for("loaded", lambda: "loading the tokenizers" not in gateway.ask_admin("/ready").text)
+    wait_for("loaded", lambda: "loading" not in gateway.ask_admin("/ready").text)
     not_ready = gateway.ask_admin("/ready")
     assert not_ready.status == 503 and "chat: " in not_ready.text, not_ready.text
     gateway.process.terminate()

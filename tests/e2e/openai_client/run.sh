@@ -31,6 +31,8 @@ if [[ ! -f $folder/node_modules/.complete ]]; then
   }
 fi
 export BINARIES=$binaries  # for servers that a test starts itself
-# One file after the other: the servers admit sixteen sequences.
-exec python3 "$here/../stack.py" --bin "$binaries" --chat-template "$here/chat_template.jinja" -- \
+# One file after the other: the servers admit sixteen sequences. Answers to one question are compared, which libraries ask
+# without saying how its cache may come: codes, what they left here and local prefill need not agree in the last bits.
+exec python3 "$here/../stack.py" --bin "$binaries" --chat-template "$here/chat_template.jinja" \
+  --replace 'fidelity: "fast"=fidelity: "exact"' -- \
   bash -c 'failed=0; for file in "$0"/*_test.mjs; do node --test "$file" || failed=1; done; exit $failed' "$folder"
