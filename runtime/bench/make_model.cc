@@ -35,6 +35,8 @@ struct Shape {
 // layers and Llama-2's vocabulary, so that the layers are what is measured.
 constexpr Shape kShapes[] = {
     {"tiny", "LlamaForCausalLM", "llama", 2, 64, 96, 4, 2, 16, 4096, 1e4, 0, 2048, 1e-5, false, false, false},
+    {"stories-42m", "LlamaForCausalLM", "llama", 8, 512, 1376, 8, 8, 64, 32000, 1e4, 0, 1024, 1e-5, true,
+     false, false},
     {"llama-1b", "LlamaForCausalLM", "llama", 16, 2048, 8192, 32, 8, 64, 128256, 5e5, 32, 131072, 1e-5, true,
      false, false},
     {"llama-1b-32k", "LlamaForCausalLM", "llama", 16, 2048, 8192, 32, 8, 64, 32000, 1e4, 0, 4096, 1e-5, false,

@@ -4,7 +4,7 @@ fixed one, in each hour, and do the links carry no more than they may?
 
     site_day.py --bin build/release/bin [--scale .01]
 
-    build/release/bin/aludel-bench make-model --shape smollm2-135m --out /tmp/small --tokenizer deploy/demo/base
+    build/release/bin/aludel-bench make-model --shape stories-42m --out /tmp/small --tokenizer deploy/demo/base
     site_day.py --bin build/release/bin --model /tmp/small --json day.json
 
 The second is what the figures want: of the demo's model a prompt is computed in the time that processes take to speak of it.
