@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
 
-from chaos_fleet import Server
+from chaos_fleet import Server, check_fleet
 from stack import free_ports
 
 GOOD_WITHIN_S = 2.0
@@ -204,26 +204,22 @@ def check_losses(fleet: Fleet) -> None:
     print("restarts and resets are heard of", flush=True)
 
 
+def check(fleet: Fleet) -> None:
+    fleet.start()
+    check_predictions(fleet)
+    check_restart(fleet)
+    check_salts(fleet)
+    check_eviction(fleet)
+    check_losses(fleet)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bin", type=Path, required=True)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="aludel-cache-events-") as folder:
         fleet = Fleet(options.bin.resolve(), Path(folder))
-        try:
-            fleet.start()
-            check_predictions(fleet)
-            check_restart(fleet)
-            check_salts(fleet)
-            check_eviction(fleet)
-            check_losses(fleet)
-        except AssertionError:
-            for server in fleet.servers:
-                print(f"--- {server.name}\n{server.log_tail()}", file=sys.stderr)
-            raise
-        finally:
-            codes = [server.end() for server in fleet.servers]
-    assert not any(codes), codes
+        check_fleet(fleet.servers, lambda: check(fleet))
     return 0
 
 

@@ -8,10 +8,11 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 from stack import ROOT, free_ports
 
@@ -86,6 +87,19 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
+
+
+def check_fleet(servers: List[Server], check: Callable[[], None]) -> None:
+    """Runs `check`, then ends the servers: their last lines are shown where it fails, and all must exit with 0."""
+    try:
+        check()
+    except AssertionError:
+        for server in servers:
+            print(f"--- {server.name}\n{server.log_tail()}", file=sys.stderr)
+        raise
+    finally:
+        codes = [server.end() for server in servers]
+    assert not any(codes), codes
 
 
 class Fleet:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Dict, List
 
 from cache_events_test import wait_for
-from chaos_fleet import Server, ask, load_prompts
+from chaos_fleet import Server, ask, check_fleet, load_prompts
 from stack import free_ports
 
 # By name, what an engine loads.
@@ -75,6 +75,10 @@ hedge {{ late_min_ms: 5000 }}
 
 
 def check(fleet: Fleet, prompts: List[str]) -> None:
+    for server in fleet.servers:
+        server.start()
+    for server in fleet.servers:
+        server.wait_ready()
     wait_for("both models are served", lambda: all(fleet.gateway.get(f"/ready?model={model}") for model in MODELS))
     wait_for("both know the store", lambda: all(fleet.known(model) == 1 for model in MODELS))
     for prompt in prompts:
@@ -114,19 +118,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="aludel-store-events-") as folder:
         fleet = Fleet(options.bin.resolve(), Path(folder))
-        try:
-            for server in fleet.servers:
-                server.start()
-            for server in fleet.servers:
-                server.wait_ready()
-            check(fleet, load_prompts(PROMPTS))
-        except AssertionError:
-            for server in fleet.servers:
-                print(f"--- {server.name}\n{server.log_tail()}", file=sys.stderr)
-            raise
-        finally:
-            codes = [server.end() for server in fleet.servers]
-    assert not any(codes), codes
+        check_fleet(fleet.servers, lambda: check(fleet, load_prompts(PROMPTS)))
     return 0
 
 
