@@ -11,7 +11,7 @@ set(rooms
   kernels transport
   runtime/files runtime/text runtime/kv runtime/model runtime/codec runtime/engine runtime/tool
   runtime/evaluate runtime/calibrate runtime/inspect runtime/bench
-  server/http server/process server/pool server/observe server/rpc server/config server/handoff server/store server/store/placement server/host
+  server/http server/process server/pool server/observe server/rpc server/config server/handoff server/store server/store/control server/store/placement server/host
   server/gateway server/gateway/openai server/gateway/anthropic server/gateway/responses server/gateway/routing/policy server/decode server/prefill server/bench server/inspect)
 set(may_kernels "kernels/")
 set(may_transport "transport/")
@@ -36,6 +36,7 @@ set(may_server/handoff "server/handoff/|${shared}|transport/|runtime/(codec|mode
 # Pure: the simulator runs it.
 set(may_server/store/placement "server/store/placement/")
 set(may_server/store "server/(store|process)/|runtime/codec/|${plain}")
+set(may_server/store/control "server/(store|http|process|rpc|config|observe)/|aludel/v1/|runtime/codec/|${files}|${plain}")
 set(may_server/host "server/(host|handoff)/|${shared}|transport/|${computing}")
 set(may_server/gateway "server/gateway/|runtime/tool/html_policy\\.h|${shared}|runtime/text/|${files}|${options}")
 # The APIs: one does not know another, and what they share is where chat completions are.

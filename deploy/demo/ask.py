@@ -121,6 +121,8 @@ def describe(report: Dict) -> str:
         return f"FELL BACK to local prefill: {report['fallback_reason']}"
     if report["plan"] == "cached":
         return f"{report['format']}: handed over for an earlier request"
+    if report["plan"] == "stored":
+        return f"{report['format']}: stored here since an earlier handoff"
     return "no handoff"
 
 

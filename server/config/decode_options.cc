@@ -121,6 +121,13 @@ absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
   root.Check(!options.encrypt_frames || options.transport.kind == "ucx", "encrypt_frames",
              absl::StrCat("true beside transport.kind \"", options.transport.kind, "\""),
              "false, as grpc_tls encrypts its whole connections; or transport.kind \"ucx\"");
+  if (config.store().has_memory_bytes() || config.store().has_disk()) {
+    options.store = ReadStore(root.Nested("store"), config.store());
+  }
+  root.Nested("store").Nested("remote").Check(
+      config.store().remote().address().empty(), "address",
+      absl::StrCat("\"", config.store().remote().address(), "\""),
+      "none: a decode server keeps what it received for itself, and prefill servers share a remote");
   options.gateway_identities =
       ReadIdentities(root, "gateway_identities", config.gateway_identities(), options.grpc_tls);
   root.Check(config.prefill_identities().empty() || options.transport.kind == "tcp", "prefill_identities",

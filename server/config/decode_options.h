@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "server/config/common_options.h"
 #include "server/config/model_options.h"
+#include "server/config/store_options.h"
 #include "server/rpc/call_limit.h"
 #include "server/rpc/grpc_credentials.h"
 #include "transport/transport_options.h"
@@ -87,6 +88,7 @@ struct DecodeOptions {
   absl::Duration watchdog_timeout;
   bool encrypt_frames = false;
   std::vector<std::string> gateway_identities;
+  StoreOptions store;  // of received codes
 };
 
 absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path);

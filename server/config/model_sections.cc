@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/core_list.h"
 #include "server/config/common_sections.h"
@@ -76,6 +78,36 @@ LinkEmulation ReadTransportTesting(const v1::TransportTesting& testing) {
           .corrupt_rate = testing.corrupt_rate(),
           .duplicate_rate = testing.duplicate_rate(),
           .seed = testing.seed()};
+}
+
+StoreOptions ReadStore(const ConfigSection& section, const v1::StoreConfig& store) {
+  StoreOptions options{.memory_bytes = store.memory_bytes(),
+                       .by_utility = store.placement() == "utility",
+                       .tenant_memory_bytes = store.tenant_memory_bytes(),
+                       .control_token_sha256 = store.control_token_sha256(),
+                       .pinned_bytes = store.pinned_bytes(),
+                       .disk_path = store.disk().path(),
+                       .disk_bytes = store.disk().bytes(),
+                       .disk_min_requests = store.disk().min_requests(),
+                       .disk_read_threads = store.disk().read_threads(),
+                       .disk_tenant_bytes = store.disk().tenant_bytes(),
+                       .remote_address = store.remote().address(),
+                       .remote_password_file = store.remote().password_file(),
+                       .remote_username = store.remote().username(),
+                       .remote_ttl = absl::Seconds(store.remote().ttl_s()),
+                       .remote_max_wait = absl::Milliseconds(store.remote().max_wait_ms()),
+                       .remote_threads = store.remote().threads()};
+  section.Check(options.disk_path.empty() || options.memory_bytes > 0, "memory_bytes", "0",
+                "some memory where disk.path is set: chunks are written from it");
+  section.Check(options.remote_address.empty() || options.memory_bytes > 0, "memory_bytes", "0",
+                "some memory where remote.address is set: chunks are written from it");
+  section.Nested("remote").Check(options.remote_username.empty() || !options.remote_password_file.empty(),
+                                 "username", absl::StrCat("\"", options.remote_username, "\""),
+                                 "a password_file beside it");
+  const std::string& token = options.control_token_sha256;
+  section.Check(token.empty() || (token.size() == 64 && absl::c_all_of(token, absl::ascii_isxdigit)),
+                "control_token_sha256", absl::StrCat("\"", token, "\""), "64 hexadecimal digits");
+  return options;
 }
 
 TransportOptions ReadTransport(const ConfigSection& section, const v1::TransportConfig& transport,

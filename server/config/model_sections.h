@@ -7,6 +7,7 @@
 #include "aludel/v1/config.pb.h"
 #include "server/config/config_file.h"
 #include "server/config/model_options.h"
+#include "server/config/store_options.h"
 #include "server/rpc/grpc_credentials.h"
 #include "transport/transport_options.h"
 
@@ -18,6 +19,7 @@ ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& en
 // Of memory that frames wait in: `said`, or, where a file does not say it, what a GPU's larger steps need beyond that default.
 uint64_t ReadArenaBytes(const ModelOptions& model, bool is_said, uint64_t said);
 CodecOptions ReadCodec(const v1::CodecConfig& codec);
+StoreOptions ReadStore(const ConfigSection& section, const v1::StoreConfig& store);
 TransportOptions ReadTransport(const ConfigSection& section, const v1::TransportConfig& transport,
                                const std::string& grpc_listen);
 // The data plane shows and asks for the certificates of gRPC.

@@ -1,7 +1,5 @@
 #include "server/config/prefill_options.h"
 
-#include "absl/algorithm/container.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "aludel/v1/config.pb.h"
 #include "runtime/status_macros.h"
@@ -24,22 +22,7 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
       .codec = ReadCodec(config.codec()),
       .transport = ReadTransport(root.Nested("transport"), config.transport(), config.listen()),
       .handoff_window_bytes = config.handoff_window_bytes(),
-      .store = {.memory_bytes = config.store().memory_bytes(),
-                .by_utility = config.store().placement() == "utility",
-                .tenant_memory_bytes = config.store().tenant_memory_bytes(),
-                .control_token_sha256 = config.store().control_token_sha256(),
-                .pinned_bytes = config.store().pinned_bytes(),
-                .disk_path = config.store().disk().path(),
-                .disk_bytes = config.store().disk().bytes(),
-                .disk_min_requests = config.store().disk().min_requests(),
-                .disk_read_threads = config.store().disk().read_threads(),
-                .disk_tenant_bytes = config.store().disk().tenant_bytes(),
-                .remote_address = config.store().remote().address(),
-                .remote_password_file = config.store().remote().password_file(),
-                .remote_username = config.store().remote().username(),
-                .remote_ttl = absl::Seconds(config.store().remote().ttl_s()),
-                .remote_max_wait = absl::Milliseconds(config.store().remote().max_wait_ms()),
-                .remote_threads = config.store().remote().threads()},
+      .store = ReadStore(root.Nested("store"), config.store()),
       .site = config.site(),
       .max_channels = static_cast<int>(config.max_channels()),
       .connect_timeout = absl::Milliseconds(config.connect_timeout_ms()),
@@ -49,19 +32,6 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
       .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
       .grpc_limits = ReadGrpcLimits(config.grpc_limits()),
       .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms())};
-  root.Nested("store").Check(options.store.disk_path.empty() || options.store.memory_bytes > 0,
-                             "memory_bytes", "0",
-                             "some memory where disk.path is set: chunks are written from it");
-  root.Nested("store").Check(options.store.remote_address.empty() || options.store.memory_bytes > 0,
-                             "memory_bytes", "0",
-                             "some memory where remote.address is set: chunks are written from it");
-  root.Nested("store").Nested("remote").Check(
-      options.store.remote_username.empty() || !options.store.remote_password_file.empty(), "username",
-      absl::StrCat("\"", options.store.remote_username, "\""), "a password_file beside it");
-  const std::string& token = options.store.control_token_sha256;
-  root.Nested("store").Check(
-      token.empty() || (token.size() == 64 && absl::c_all_of(token, absl::ascii_isxdigit)),
-      "control_token_sha256", absl::StrCat("\"", token, "\""), "64 hexadecimal digits");
   root.Nested("transport")
       .Check(config.transport().listen().empty(), "listen",
              absl::StrCat("\"", config.transport().listen(), "\""),

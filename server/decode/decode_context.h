@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "server/config/decode_options.h"
+#include "server/decode/codes/kept_codes.h"
 #include "server/decode/constraint_cache.h"
 #include "server/decode/decode_metrics.h"
 #include "server/decode/handoff/kv_receiver.h"
@@ -39,6 +40,7 @@ struct DecodeContext {
   FrameArena* arena = nullptr;
   std::string receiver_address;
   PrefillPool* prefill_pool = nullptr;
+  KeptCodes* codes = nullptr;                 // null: received codes are not kept
   const KnownStores* known_stores = nullptr;  // null: prefill servers are not asked what they have stored
   ConstraintCache* constraints = nullptr;
   CacheEpoch* cache_epoch = nullptr;

@@ -130,9 +130,19 @@ grpc::ServerUnaryReactor* DecodeService::ResetCache(grpc::CallbackServerContext*
   context_.load->CacheWasReset();
   spdlog::info("the prefix cache was reset for {}", call->peer());
   const absl::Time deadline = std::min(DeadlineOf(*call, kResetTimeout), MonotonicNow() + kResetTimeout);
-  ResetCaches(
-      context_.prefill_pool->Servers(), deadline,
-      [reactor, place = std::move(place)](const absl::Status& status) { reactor->Finish(ToGrpc(status)); });
+  // The call lives until it is finished, which may be on the thread that removes files.
+  const auto reset_servers = [this, reactor, deadline,
+                              place = std::move(place)](const absl::Status& cleared) {
+    ResetCaches(context_.prefill_pool->Servers(), deadline,
+                [reactor, cleared, place](const absl::Status& status) {
+                  reactor->Finish(ToGrpc(cleared.ok() ? status : cleared));
+                });
+  };
+  if (context_.codes == nullptr) {
+    reset_servers(absl::OkStatus());
+  } else {
+    context_.codes->store().Clear(reset_servers);
+  }
   return reactor;
 }
 

@@ -38,6 +38,8 @@ PlanRequest ReadPlanRequest(const v1::GenerateRequest& request) {
   if (request.fidelity() == v1::FIDELITY_BALANCED) wanted.fidelity = Fidelity::kBalanced;
   if (request.fidelity() == v1::FIDELITY_FAST) wanted.fidelity = Fidelity::kFast;
   if (wanted.whole || sampling.no_answer()) wanted.fidelity = Fidelity::kExact;
+  wanted.takes_stored =
+      !wanted.whole && !request.has_max_staleness_ms();  // the age of codes is not known here
   wanted.targets.assign(request.prefill_targets().begin(), request.prefill_targets().end());
   return wanted;
 }

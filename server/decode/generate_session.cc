@@ -124,7 +124,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   if (plan.reason == PlanReason::kAdapter) {
     local_reason_ = absl::StrCat("no decoder here is for adapter ", request.adapter());
   }
-  if (plan.remote()) {
+  if (plan.framed()) {
     handoff_ =
         std::make_shared<Handoff>(context_, MakeHandoffSpec(context_, request, wanted, setup, deadline_,
                                                             trace_ ? trace_->handoff.ToTraceparent() : ""));
@@ -148,7 +148,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   }
   if (!stopped.ok()) {
     context_.model->engine().Cancel(sequence, stopped);
-  } else if (plan.remote()) {
+  } else if (handoff_ != nullptr) {
     handoff_->Begin(sequence, plan.target, std::move(setup.extent));
   }
   return absl::OkStatus();

@@ -21,7 +21,7 @@
 namespace aludel {
 
 // One Decode.Generate call. The engine ends every admitted sequence exactly once, and the session ends with
-// it. Beside it a remote plan has a Handoff, which feeds the engine frames or, where it cannot, tells it to
+// it. Beside it a remote or stored plan has a Handoff, which feeds the engine frames or, where it cannot, tells it to
 // prefill the prompt itself; with the first token it is over.
 //
 //   handoff --all frames received--> generating --stop, length--> ended
@@ -83,7 +83,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   RequestAdapter adapter_;  // the engine's, once it has the sequence
 
   // Set before the engine has the sequence, then constant.
-  std::shared_ptr<Handoff> handoff_;  // of a remote plan
+  std::shared_ptr<Handoff> handoff_;  // of a plan with frames
   std::string local_reason_;          // why an adapter's prompt cannot come as codes; "": it can
   size_t shown_logprobs_ = 0;         // entries of a token's that the client asked for
   std::unique_ptr<v1::RequestTrace> answer_trace_;  // where it was asked for; frames come into it at the end

@@ -37,7 +37,7 @@ absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const 
     spec.adapter_reads_only = adapter.served->reads_only();
   }
   // The age of cached codes is not known here.
-  if (plan.remote() && !request.has_max_staleness_ms()) {
+  if (plan.framed() && !request.has_max_staleness_ms()) {
     spec.cached_tokens = planner.CachedEnough(plan, spec.prompt, spec.cache_salt, adapter);
   }
   const bool cached = spec.cached_tokens > 0;
@@ -50,7 +50,7 @@ absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const 
   } else {
     ALUDEL_RETURN_IF_ERROR(planner.CheckDeadline(plan, deadline));
   }
-  if (plan.remote()) {
+  if (plan.framed()) {
     const DecoderFactory* codec = codecs.Find(plan.format);
     absl::StatusOr<FrameExtent> reserved = context.arena->Reserve(context.model->HandoffWindow(
         codec->spec(), plan.handed_over_tokens, context.options->handoff_window_bytes));
@@ -67,7 +67,7 @@ absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const 
   }
   // Only a single, unconstrained answer of the model itself can be compared with a second computation, and that keeps
   // its prompt.
-  if ((plan.remote() || cached) && !request.no_store() && adapter.served == nullptr &&
+  if ((plan.framed() || cached) && !request.no_store() && adapter.served == nullptr &&
       context.shadow != nullptr && spec.sampling.choices == 1 && spec.constraint == nullptr &&
       context.shadow->Choose()) {
     setup.shadow.emplace(

@@ -23,13 +23,13 @@ namespace aludel {
 struct GenerateSetup {
   GenerateSpec spec;
   Plan plan;           // as it is carried out: not always as it was chosen
-  FrameExtent extent;  // for the frames of a remote plan
+  FrameExtent extent;  // for the frames of a remote or stored plan
   std::optional<ShadowAnswer> shadow;
   size_t shown_logprobs = 0;  // entries of a token's that the client asked for
 
   // Tokens that come as frames.
   int64_t framed_tokens() const {
-    return plan.remote() ? plan.handed_over_tokens - spec.codec->spec().recomputed_head_tokens : 0;
+    return plan.framed() ? plan.handed_over_tokens - spec.codec->spec().recomputed_head_tokens : 0;
   }
 };
 
@@ -42,7 +42,7 @@ absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const 
                                             const Plan& chosen, const RequestAdapter& adapter,
                                             absl::Time deadline, std::shared_ptr<TokenAutomaton> constraint);
 
-// Of a remote plan. `traceparent`: "" for none.
+// Of a plan with frames. `traceparent`: "" for none.
 HandoffSpec MakeHandoffSpec(const DecodeContext& context, const v1::GenerateRequest& request,
                             const PlanRequest& wanted, const GenerateSetup& setup, absl::Time deadline,
                             std::string traceparent);

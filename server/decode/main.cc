@@ -4,6 +4,9 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +17,7 @@
 #include "runtime/status_macros.h"
 #include "server/config/decode_options.h"
 #include "server/config/run_server.h"
+#include "server/decode/codes/kept_codes.h"
 #include "server/decode/decode_service.h"
 #include "server/decode/handoff/kv_receiver.h"
 #include "server/decode/load/cached_prompts.h"
@@ -43,6 +47,10 @@
 #include "server/rpc/discovery/target_watch.h"
 #include "server/rpc/grpc_server.h"
 #include "server/rpc/shutdown.h"
+#include "server/store/control/operator_api.h"
+#include "server/store/control/read_store_options.h"
+#include "server/store/control/store_metrics.h"
+#include "server/store/prefix_store.h"
 #include "spdlog/spdlog.h"
 #include "transport/monotonic_clock.h"
 #include "transport/open_transport.h"
@@ -99,6 +107,27 @@ absl::Status CheckPlanner(const DecodeOptions& options, const DecodeHost& model,
                                     "\" is not a format of this server");
 }
 
+// Of local prefill, in tokens a second; 0: not known yet.
+double PrefillRate(const CostModel& costs) {
+  constexpr int64_t kTokens = 1024;
+  const double seconds = costs.LocalCompute(kTokens).value_or(0);
+  return seconds > 0 ? kTokens / seconds : 0;
+}
+
+// Received codes are found by their format and its artifact's hash, which names the model that made them, and by tokens,
+// whose meaning is this model's vocabulary.
+absl::StatusOr<PrefixStore::Options> ToStoreOptions(const StoreOptions& options, const DecodeHost& model,
+                                                    const AdapterPool& adapters, const CostModel& costs) {
+  ALUDEL_ASSIGN_OR_RETURN(PrefixStore::Options store, ReadStoreOptions(options));
+  store.producer = absl::StrCat("received ", model.Identity().vocabulary_fingerprint());
+  store.prefill_tokens_per_second = [&costs] { return PrefillRate(costs); };
+  for (AdapterCodecs::Format& format : ServerFormats(model, adapters)) {
+    if (format.encoder_hash.empty()) continue;
+    AddEncoder({.name = std::move(format.name), .artifact_hash = std::move(format.encoder_hash)}, &store);
+  }
+  return store;
+}
+
 // Everything in order of construction; destroyed in the reverse order.
 absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   Metrics metrics;
@@ -148,6 +177,13 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   CacheEventService cache_events(&cached_keys, [&options](const grpc::CallbackServerContext& call) {
     return CheckCaller(call, options.gateway_identities);
   });
+  ALUDEL_ASSIGN_OR_RETURN(PrefixStore::Options store_options,
+                          ToStoreOptions(options.store, *model, *adapters, costs));
+  PrefixStore store(std::move(store_options));
+  std::optional<KeptCodes> codes;
+  if (store.enabled()) {
+    codes.emplace(&store, options.store.memory_bytes, [&costs] { return PrefillRate(costs); });
+  }
   Timer timer;  // its callbacks use what stands above
   ConstraintCache constraints(&model->tokenizer(), model->config().eos_ids, model->config().vocab);
   CacheEpoch cache_epoch;
@@ -165,11 +201,13 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   const EngineMetrics engine_metrics(&metrics);
   const DataPlaneMetrics data_plane_metrics(&metrics);
   const DecodeMetrics session_metrics(&metrics);
+  const StoreMetrics store_metrics(&metrics);
   absl::Mutex links;  // held from a look at their rates until they are exported, and while one is forgotten
   metrics.OnRender([&] {
     engine_metrics.Set(options.served_model_name, model->Stats());
     session_metrics.SetAdapters(options.served_model_name, adapters->stats());
     data_plane_metrics.Set(transport->stats(), *arena, receiver.open_tickets());
+    if (codes) store_metrics.Set(store.stats());
     absl::MutexLock lock(&links);
     for (const auto& [target, rate] : costs.LinkRates()) session_metrics.SetLinkRate(target, rate);
   });
@@ -178,9 +216,17 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
     return lost.ok() ? watchdog.status() : lost;
   };
   const auto ready = [&] { return draining ? absl::UnavailableError("draining") : health(); };
+  ALUDEL_ASSIGN_OR_RETURN(const OperatorApi operator_api,
+                          OperatorApi::Make(options.store.control_token_sha256, &store,
+                                            [&](absl::string_view name) -> const CodecSpec* {
+                                              const DecoderFactory* const codec = model->FindCodec(name);
+                                              return codec == nullptr ? nullptr : &codec->spec();
+                                            }));
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {
-    ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, {health, ready}));
+    AdminServer::Checks checks{.health = health, .ready = ready};
+    if (codes) operator_api.AddTo(&checks);
+    ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, std::move(checks)));
   }
 
   PrefillPool pool(PoolOptions(options, *model, *adapters, receiver_address), &timer, &metrics);
@@ -232,6 +278,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                                  .arena = arena.get(),
                                  .receiver_address = receiver_address,
                                  .prefill_pool = &pool,
+                                 .codes = codes ? &*codes : nullptr,
                                  .known_stores = known_stores ? &*known_stores : nullptr,
                                  .constraints = &constraints,
                                  .cache_epoch = &cache_epoch,
@@ -254,9 +301,11 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
     timer.At(MonotonicNow() + CacheEventService::kGather, [&cache_events] { cache_events.Flush(); });
   });
   model->engine().WatchPrefixes(&cached_prompts);
+  std::vector<grpc::Service*> services = {&service, &load_service, &cache_events};
+  const std::unique_ptr<grpc::Service> store_control = codes ? operator_api.NewService(&handlers) : nullptr;
+  if (store_control != nullptr) services.push_back(store_control.get());
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,
-                          StartGrpcServer(options.listen, options.grpc_tls, options.grpc_limits,
-                                          {&service, &load_service, &cache_events}));
+                          StartGrpcServer(options.listen, options.grpc_tls, options.grpc_limits, services));
   spdlog::info("serving {} from {} on {}, admin on {}", options.served_model_name, options.model.directory,
                options.listen, admin == nullptr ? "nothing" : options.admin_listen);
 

@@ -1,6 +1,7 @@
 #include "server/decode/request_planner.h"
 
 #include <algorithm>
+#include <map>
 
 #include "runtime/codec/handoff.h"
 #include "runtime/status_macros.h"
@@ -26,21 +27,21 @@ absl::Span<const int32_t> HandedOverPart(absl::Span<const int32_t> prompt, const
 // As MakePlan for the model, of whose cache the adapter takes what comes before it acts.
 absl::StatusOr<Plan> MakeBasePlan(const DecodeContext& context, const RequestAdapter& adapter,
                                   absl::Span<const PlanTarget> targets, const PlanRequest& wanted,
-                                  const Predict& predict) {
+                                  const Predict& predict, const StoredHere& stored_here) {
   const PlannerOptions& options = context.options->planner;
   PlanRequest request = wanted;
   if (adapter.begin > 0) {
     request.prompt_tokens =
         std::min<int64_t>(wanted.prompt_tokens, adapter.begin + options.recomputed_tail_tokens);
   }
-  return MakePlan(options, SequenceCodecs(context, adapter).Names(), targets, request, predict);
+  return MakePlan(options, SequenceCodecs(context, adapter).Names(), targets, request, predict, stored_here);
 }
 
 // As MakePlan, with the adapter's own formats and what calibration measured of them. A format that is forced and that
 // the server has, but not for this adapter, is as one that no prefill server has.
 absl::StatusOr<Plan> MakeAdapterPlan(const DecodeContext& context, const RequestAdapter& adapter,
                                      absl::Span<const PlanTarget> targets, const PlanRequest& wanted,
-                                     const Predict& predict) {
+                                     const Predict& predict, const StoredHere& stored_here) {
   const std::vector<std::string> names = SequenceCodecs(context, adapter).Names();
   const auto formats = ServerFormats(*context.model, *context.adapters);
   const bool lacks_forced = !wanted.format.empty() && !Contains(names, wanted.format) &&
@@ -51,7 +52,7 @@ absl::StatusOr<Plan> MakeAdapterPlan(const DecodeContext& context, const Request
   PlannerOptions options = context.options->planner;
   options.losses = adapter.coded()->losses();
   ALUDEL_ASSIGN_OR_RETURN(Plan plan, MakePlan(options, lacks_forced ? std::vector<std::string>{} : names,
-                                              targets, request, predict));
+                                              targets, request, predict, stored_here));
   const bool nothing = plan.reason == PlanReason::kNoTarget || plan.reason == PlanReason::kNoFormat;
   if (nothing && (names.empty() || lacks_forced)) plan.reason = PlanReason::kAdapter;
   return plan;
@@ -95,7 +96,17 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
   computes_rest_ = shipped.size() + 1 < prompt.size();
   const absl::Time now = MonotonicNow();
   const bool may_try = !context_.options->planner.hedged || BeginTrial();
+  std::map<std::string, int64_t> stored;
+  const auto stored_here = [&](const std::string& format) {
+    return stored[format] = KeptTokens(format, shipped, wanted.prompt_tokens, cache_salt, adapter);
+  };
   const auto predict = [&](std::optional<size_t> target, const std::string& format) -> Prediction {
+    if (target == kOwnStore) {
+      const auto rest = wanted.prompt_tokens - stored[format];
+      std::optional<double> seconds = costs.PredictStored(format, stored[format]);
+      if (seconds && rest > 1) *seconds += costs.PredictLocal(rest).value_or(0);
+      return {seconds, may_try && !seconds};
+    }
     if (!target) return {local, may_try && costs.IsStale(kLocalPrefill, "", now)};
     const PlanTarget& server = targets[*target];
     return {PredictRemote(CostTarget(server), format, prompt, shipped, cache_salt, adapter),
@@ -104,17 +115,20 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
   PlanRequest request = wanted;
   request.try_seconds = context_.trials->seconds();
   const SequenceCodecs codecs(context_, adapter);
-  ALUDEL_ASSIGN_OR_RETURN(Plan plan, adapter.coded() == nullptr
-                                         ? MakeBasePlan(context_, adapter, targets, request, predict)
-                                         : MakeAdapterPlan(context_, adapter, targets, request, predict));
+  ALUDEL_ASSIGN_OR_RETURN(Plan plan,
+                          adapter.coded() == nullptr
+                              ? MakeBasePlan(context_, adapter, targets, request, predict, stored_here)
+                              : MakeAdapterPlan(context_, adapter, targets, request, predict, stored_here));
   if (!plan.hedge_after) EndTrial();
   if (plan.reason == PlanReason::kExplore) {
     context_.trials->Spend(plan.try_seconds);
   } else if (plan.reason == PlanReason::kFastest) {
     context_.trials->Earn(plan.predicted_ttft.value_or(0));
   }
-  costs.Chosen(plan.remote() ? targets[plan.target].name : kLocalPrefill, plan.format, now);
-  if (!plan.remote()) {
+  if (plan.kind != PlanKind::kStored) {
+    costs.Chosen(plan.remote() ? targets[plan.target].name : kLocalPrefill, plan.format, now);
+  }
+  if (!plan.framed()) {
     plan.predicted_ttft = local;
     plan.cached_tokens = cached;
     return plan;
@@ -123,6 +137,7 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
   const TokenRange range = HandedOver(codecs.Find(plan.format)->spec(), wanted.prompt_tokens);
   plan.handed_over_tokens = std::min(plan.handed_over_tokens, range.end);
   if (plan.handed_over_tokens <= range.begin) return Plan{.reason = PlanReason::kShortPrompt};
+  if (!plan.remote()) return plan;
   stored_ = Stored(targets[plan.target].name, plan.format,
                    prompt.first(static_cast<size_t>(plan.handed_over_tokens)), cache_salt, adapter);
   return plan;
@@ -136,6 +151,24 @@ std::optional<double> RequestPlanner::PredictRemote(
   const auto rest = static_cast<int64_t>(prompt.size() - shipped.size());
   if (seconds && rest > 1) *seconds += context_.costs->PredictLocal(rest).value_or(0);
   return seconds;
+}
+
+int64_t RequestPlanner::KeptTokens(const std::string& format, absl::Span<const int32_t> shipped,
+                                   int64_t prompt_tokens, const std::string& cache_salt,
+                                   const RequestAdapter& adapter) const {
+  if (context_.codes == nullptr) return 0;
+  const std::optional<absl::string_view> salt = context_.cache_epoch->OwnSalt(cache_salt);
+  const DecoderFactory* const codec = SequenceCodecs(context_, adapter).Find(format);
+  if (!salt || codec == nullptr) return 0;
+  const TokenRange range = HandedOver(codec->spec(), prompt_tokens);
+  const auto all = static_cast<int64_t>(shipped.size());
+  const int64_t wanted =
+      std::min({all, range.end, prompt_tokens - context_.options->planner.recomputed_tail_tokens});
+  if (wanted <= range.begin) return 0;
+  const int64_t tokens =
+      context_.codes->Tokens(codec->spec(), *salt, shipped.first(static_cast<size_t>(wanted)));
+  if (tokens <= range.begin) return 0;
+  return tokens == wanted ? all : tokens;
 }
 
 std::optional<int64_t> RequestPlanner::Stored(const std::string& target, const std::string& format,
@@ -203,7 +236,8 @@ void RequestPlanner::Begin(const Plan& plan, int64_t prompt_tokens) {
     target_ = context_.prefill_pool->Snapshot()[plan.target];
   } else {
     // A scored prompt has a small part of each step: others hardly wait for it.
-    local_tokens_ = whole_ ? 0 : prompt_tokens - plan.cached_tokens;
+    replayed_ = plan.handed_over_tokens;
+    local_tokens_ = whole_ ? 0 : prompt_tokens - plan.cached_tokens - replayed_;
     context_.costs->BeginLocal(local_tokens_);
   }
 }
@@ -221,6 +255,13 @@ void RequestPlanner::Learn(const RequestTimeline::Started& started, const Sequen
   }
   if (started.plan == PlanKind::kLocal && !whole_) {
     context_.costs->ObserveLocal(started.prompt_tokens, cached_tokens, started.stages);
+  }
+  if (replayed_ > 0 && handoff->report().attempts == 1) {
+    // The rest was computed behind it. What was given up took as long, at least.
+    const int64_t rest = started.prompt_tokens - replayed_;
+    const double computing = rest > 1 ? context_.costs->LocalCompute(rest).value_or(0) : 0;
+    context_.costs->ObserveStored(started.labels.format, replayed_,
+                                  std::max(started.stages.ttft - started.stages.queue - computing, 0.0));
   }
   if (started.plan == PlanKind::kFallback) LearnOvertaken(started, handoff);
   // Where much was computed here behind what came, the time says little of what came.

@@ -63,6 +63,10 @@ class RequestPlanner {
   std::optional<int64_t> Stored(const std::string& target, const std::string& format,
                                 absl::Span<const int32_t> shipped, const std::string& cache_salt,
                                 const RequestAdapter& adapter) const;
+  // Of `shipped`, what this server's own store can hand over in a format; all of it where the store has all that the
+  // format hands over of a prompt of so many tokens.
+  int64_t KeptTokens(const std::string& format, absl::Span<const int32_t> shipped, int64_t prompt_tokens,
+                     const std::string& cache_salt, const RequestAdapter& adapter) const;
   // Of a handoff that local prefill beside it, or after its time was up, was sooner than. Null where what was cached
   // is not any more.
   void LearnOvertaken(const RequestTimeline::Started& started, const Handoff* handoff);
@@ -73,6 +77,7 @@ class RequestPlanner {
   bool whole_ = false;  // all of the prompt is scored: slower than others, so that nothing is learned from it
   bool computes_rest_ = false;     // behind what a prefill server may be asked for
   PlanTarget target_;              // of a remote plan, once begun
+  int64_t replayed_ = 0;           // tokens of a stored plan, once begun
   std::optional<int64_t> stored_;  // of its prompt, as its target said
 };
 

@@ -20,7 +20,7 @@ void RequestTimeline::Planned(const Plan& plan, int64_t handed_over_tokens, int 
   admitted_ = now;
   plan_ = plan.kind;
   if (plan.kind != PlanKind::kLocal) format_ = plan.format;
-  if (plan.remote()) handed_over_tokens_ = handed_over_tokens;
+  if (plan.framed()) handed_over_tokens_ = handed_over_tokens;
   predicted_ttft_ = plan.predicted_ttft;
   last_token_.resize(choices);
 }
@@ -32,8 +32,8 @@ RequestTimeline::Started RequestTimeline::FirstToken(const SequenceTimes& times,
   Started started;
   if (plan_ == PlanKind::kRemote) {
     started.handoff = {fell_back ? fallback : absl::StatusCode::kOk, absl::ToDoubleSeconds(now - admitted_)};
-    if (!fell_back) started.handed_over_tokens = handed_over_tokens_;
   }
+  if (!fell_back) started.handed_over_tokens = handed_over_tokens_;
   if (fell_back) plan_ = PlanKind::kFallback;
   started_ = true;
   started.before_admission = absl::ToDoubleSeconds(admitted_ - received_);

@@ -60,7 +60,7 @@ class RequestTimeline {
   void Received(std::string request_id, int64_t prompt_tokens);
   // The model that answers is not the one that it was received for, but an adapter over it.
   void Adapted(std::string model);
-  // The engine gets the sequence. `handed_over_tokens` of a remote plan come as frames.
+  // The engine gets the sequence. `handed_over_tokens` of a remote or stored plan come as frames.
   void Planned(const Plan& plan, int64_t handed_over_tokens, int choices, absl::Time now);
   // `fallback` is why a remote plan's handoff failed; ok where it did not.
   Started FirstToken(const SequenceTimes& times, const std::optional<ProducerSeconds>& producer,

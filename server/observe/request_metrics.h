@@ -10,7 +10,7 @@ namespace aludel {
 // How a request was served. Each value set is small; see Metrics for the bound.
 struct RequestLabels {
   std::string model;
-  std::string plan;    // local, remote, cached, fallback
+  std::string plan;    // local, remote, cached, stored, fallback
   std::string format;  // "" for local
 };
 

@@ -1,8 +1,5 @@
 #include "server/prefill/chunk_recorder.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -14,33 +11,8 @@ absl::StatusOr<absl::Span<uint8_t>> ChunkRecorder::Reserve(size_t max_bytes) {
 }
 
 absl::Status ChunkRecorder::Commit(const FrameCoverage& coverage, size_t bytes) {
-  // Before it is shipped: then the memory is another's.
-  if (keeps_ && !Keep(coverage, reserved_.first(bytes))) {
-    keeps_ = false;
-    frames_ = {};
-    End();
-  }
+  keeper_.Add(coverage, reserved_.first(bytes));  // before it is shipped: then the memory is another's
   return sink_->Commit(coverage, bytes);
-}
-
-bool ChunkRecorder::Keep(const FrameCoverage& coverage, absl::Span<const uint8_t> payload) {
-  // A chunk is named by the end of its tokens: recomputed head tokens in front of its frames belong to it.
-  const int64_t end = int64_t{coverage.token_begin} + coverage.tokens;
-  if (!ledger_.has_value()) {
-    const int64_t begin = std::max(spec_.begin.tokens, spec_.codec->recomputed_head_tokens);
-    if (end <= begin || end > static_cast<int64_t>(spec_.prompt.size())) return false;
-    end_ = end;
-    ledger_.emplace(spec_.codec->shipped_layers, static_cast<uint32_t>(begin), static_cast<uint32_t>(end));
-  }
-  bytes_ += payload.size();
-  if (end != end_ || bytes_ > spec_.store->max_chunk_bytes() || !ledger_->Add(coverage).ok()) return false;
-  frames_.push_back({coverage, {payload.begin(), payload.end()}});
-  if (!ledger_->complete()) return true;
-  ledger_.reset();
-  bytes_ = 0;
-  if (!spec_.store->Put(spec_.prompt, end, std::exchange(frames_, {}), &spec_.begin)) return false;
-  if (spec_.flight != nullptr) spec_.flight->Advance(end);
-  return true;
 }
 
 }  // namespace aludel

@@ -1,6 +1,5 @@
 #include <atomic>
 #include <cstdint>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "aludel/v1/config.pb.h"
 #include "runtime/codec/open_codec.h"
-#include "runtime/files/regular_file.h"
 #include "runtime/status_macros.h"
 #include "server/config/prefill_options.h"
 #include "server/config/run_server.h"
@@ -29,13 +27,9 @@
 #include "server/observe/otlp_exporter.h"
 #include "server/observe/watchdog.h"
 #include "server/prefill/connection_cache.h"
-#include "server/prefill/operator_token.h"
 #include "server/prefill/prefill_load.h"
 #include "server/prefill/prefill_service.h"
 #include "server/prefill/receiver_policy.h"
-#include "server/prefill/store_api.h"
-#include "server/prefill/store_commands.h"
-#include "server/prefill/store_control_service.h"
 #include "server/prefill/store_events.h"
 #include "server/process/exit_limit.h"
 #include "server/process/stop_signal.h"
@@ -45,6 +39,9 @@
 #include "server/rpc/cache_events/key_log.h"
 #include "server/rpc/grpc_server.h"
 #include "server/rpc/shutdown.h"
+#include "server/store/control/operator_api.h"
+#include "server/store/control/read_store_options.h"
+#include "server/store/control/store_metrics.h"
 #include "server/store/flights.h"
 #include "server/store/prefix_store.h"
 #include "spdlog/spdlog.h"
@@ -85,47 +82,13 @@ std::string ProducerName(const PrefillHost& model, const ModelOptions& options) 
                       " weights=", static_cast<int>(options.transformer.weight_format()));
 }
 
-absl::StatusOr<PrefixStore::Remote> ToRemote(const StoreOptions& options) {
-  PrefixStore::Remote remote{.address = options.remote_address,
-                             .username = options.remote_username,
-                             .ttl = options.remote_ttl,
-                             .max_wait = options.remote_max_wait,
-                             .threads = options.remote_threads};
-  const std::string& path = options.remote_password_file;
-  if (path.empty()) return remote;
-  ALUDEL_RETURN_IF_ERROR(CheckRegularFile(path));
-  std::ifstream in(path);
-  if (!std::getline(in, remote.password) || remote.password.empty()) {
-    return absl::NotFoundError(absl::StrCat(path, ": no password can be read in its first line"));
-  }
-  return remote;
-}
-
 absl::StatusOr<PrefixStore::Options> ToStoreOptions(const PrefillOptions& options, const PrefillHost& model,
                                                     const PrefillLoad& load, StoreWatcher* watcher) {
-  PrefixStore::Options store{
-      .producer = ProducerName(model, options.model),
-      .memory_bytes = options.store.memory_bytes,
-      .pinned_bytes = options.store.pinned_bytes,
-      .eviction = options.store.by_utility ? PrefixStore::Eviction::kUtility : PrefixStore::Eviction::kLru,
-      .prefill_tokens_per_second = [&load] { return load.tokens_per_second(); },
-      .watcher = watcher};
-  for (const auto& codec : model.codecs()) {
-    const StoreTag encoder = EncoderTag(codec->spec());
-    store.encoders.push_back(encoder);
-    store.cuts.push_back({encoder, CutPlanes(codec->spec())});
-  }
-  if (options.store.tenant_memory_bytes > 0) store.quota.memory_bytes = options.store.tenant_memory_bytes;
-  if (options.store.disk_tenant_bytes > 0) store.quota.disk_bytes = options.store.disk_tenant_bytes;
-  if (!options.store.disk_path.empty()) {
-    store.disk = PrefixStore::Disk{.path = options.store.disk_path,
-                                   .bytes = options.store.disk_bytes,
-                                   .min_requests = options.store.disk_min_requests,
-                                   .read_threads = options.store.disk_read_threads};
-  }
-  if (!options.store.remote_address.empty()) {
-    ALUDEL_ASSIGN_OR_RETURN(store.remote, ToRemote(options.store));
-  }
+  ALUDEL_ASSIGN_OR_RETURN(PrefixStore::Options store, ReadStoreOptions(options.store));
+  store.producer = ProducerName(model, options.model);
+  store.prefill_tokens_per_second = [&load] { return load.tokens_per_second(); };
+  store.watcher = watcher;
+  for (const auto& codec : model.codecs()) AddEncoder(codec->spec(), &store);
   return store;
 }
 
@@ -182,35 +145,27 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   const EngineMetrics engine_metrics(&metrics);
   const DataPlaneMetrics data_plane_metrics(&metrics);
   const PrefillMetrics run_metrics(&metrics);
+  const StoreMetrics store_metrics(&metrics);
   metrics.OnRender([&] {
     engine_metrics.Set(options.model_name, model->Stats());
     data_plane_metrics.Set(transport->stats(), *arena, runs_open.load());
-    run_metrics.SetStore(store.stats());
+    store_metrics.Set(store.stats());
   });
   const auto health = [&watchdog] {
     const absl::Status lost = DeviceWatch::status();
     return lost.ok() ? watchdog.status() : lost;
   };
   const auto ready = [&] { return draining ? absl::UnavailableError("draining") : health(); };
-  const StoreCommands store_commands(
-      {.store = &store, .find_format = [&](absl::string_view name) -> const CodecSpec* {
-         const EncoderFactory* const codec = model->FindCodec(name);
-         return codec == nullptr ? nullptr : &codec->spec();
-       }});
-  std::optional<TokenHash> control_token;
-  if (!options.store.control_token_sha256.empty()) {
-    ALUDEL_ASSIGN_OR_RETURN(control_token, ParseSha256(options.store.control_token_sha256));
-  }
+  ALUDEL_ASSIGN_OR_RETURN(const OperatorApi operator_api,
+                          OperatorApi::Make(options.store.control_token_sha256, &store,
+                                            [&](absl::string_view name) -> const CodecSpec* {
+                                              const EncoderFactory* const codec = model->FindCodec(name);
+                                              return codec == nullptr ? nullptr : &codec->spec();
+                                            }));
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {
     AdminServer::Checks checks{.health = health, .ready = ready};
-    if (control_token) {
-      const StoreApi api({.commands = store_commands, .token_sha256 = *control_token});
-      checks.more = [api](const HttpRequest& request) { return api.Answer(request); };
-      checks.more_path = StoreApi::kPath;
-      checks.check_head = [api](const HttpRequest& head) { return api.CheckHead(head); };
-      checks.max_body_bytes = StoreApi::kMaxBodyBytes;
-    }
+    operator_api.AddTo(&checks);
     ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, std::move(checks)));
   }
 
@@ -237,11 +192,8 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
     timer.At(MonotonicNow() + CacheEventService::kGather, [&cache_events] { cache_events.Flush(); });
   });
   std::vector<grpc::Service*> services = {&service, &cache_events};
-  std::unique_ptr<grpc::Service> store_control;
-  if (control_token) {
-    store_control = MakeStoreControlService(store_commands, *control_token, &handlers);
-    services.push_back(store_control.get());
-  }
+  const std::unique_ptr<grpc::Service> store_control = operator_api.NewService(&handlers);
+  if (store_control != nullptr) services.push_back(store_control.get());
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,
                           StartGrpcServer(options.listen, options.grpc_tls, options.grpc_limits, services));
   spdlog::info("serving the cache of {} on {}, admin on {}", options.model.directory, options.listen,

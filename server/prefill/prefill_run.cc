@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/status_macros.h"
+#include "server/handoff/frame_cipher.h"
+#include "server/handoff/frame_ring.h"
 #include "server/host/shedding.h"
 #include "server/rpc/deadline.h"
 #include "server/rpc/rpc_status.h"
@@ -150,7 +152,8 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
     absl::MutexLock lock(&mutex_);
     timeline_.SendingBegan(MonotonicNow());
   }
-  const auto has_room = [windowed = window_.limits, raw = sender.get()](size_t weight) {
+  const auto has_room = [windowed = window_.limits, raw = sender.get()](size_t payload_bytes) {
+    const size_t weight = FrameRing::Weight(payload_bytes + FrameCipher::kTagBytes);
     return !windowed || raw->HasRoom(weight, weight);
   };
   feed->Start(sender, has_room, [self = shared_from_this()](absl::StatusOr<PrefixFeed::Sent> sent) {

@@ -21,7 +21,6 @@
 #include "server/prefill/kv_sender.h"
 #include "server/prefill/prefill_load.h"
 #include "server/prefill/prefill_metrics.h"
-#include "server/prefill/prefix_feed.h"
 #include "server/prefill/receiver_policy.h"
 #include "server/prefill/run_registry.h"
 #include "server/prefill/run_spec.h"
@@ -30,6 +29,7 @@
 #include "server/process/timer.h"
 #include "server/process/work_clock.h"
 #include "server/rpc/event_stream.h"
+#include "server/store/feed/prefix_feed.h"
 
 namespace aludel {
 

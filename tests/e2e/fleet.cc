@@ -54,6 +54,25 @@ bool Fleet::StartPrefill() {
   return prefill_->WaitReady();
 }
 
+bool Fleet::ConnectDecode() {
+  if (!decode_->WaitReady()) return false;
+  // A connection of its own: another channel's may be to the server that was here before.
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const auto channel =
+      grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", decode_port_), options_.credentials, arguments);
+  // It is ready a moment before it listens.
+  if (!channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(20))) return false;
+  stub_ = v1::Decode::NewStub(channel);
+  return true;
+}
+
+bool Fleet::StartDecode() {
+  decode_.reset();  // its files go with it, and the next one's have the same names
+  decode_ = std::make_unique<ServerProcess>("aludel-decode", DecodeConfig(), decode_admin_port_);
+  return ConnectDecode();
+}
+
 bool Fleet::Start(const std::string& prefill_state) {
   decode_ = std::make_unique<ServerProcess>("aludel-decode", DecodeConfig(), decode_admin_port_);
   if (options_.prefill_port == 0 && !StartPrefill()) return false;
@@ -62,11 +81,7 @@ bool Fleet::Start(const std::string& prefill_state) {
         "aludel-prefill", PrefillConfig(second_port_, second_admin_port_), second_admin_port_);
     if (!second_prefill_->WaitReady()) return false;
   }
-  if (!decode_->WaitReady()) return false;
-  const auto channel = grpc::CreateChannel(absl::StrCat("127.0.0.1:", decode_port_), options_.credentials);
-  // It is ready a moment before it listens.
-  if (!channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(20))) return false;
-  stub_ = v1::Decode::NewStub(channel);
+  if (!ConnectDecode()) return false;
   return WaitPrefillState(prefill_state) &&
          (!options_.second_prefill ||
           decode_->WaitMetric(absl::StrCat("aludel_prefill_target_state{state=\"ready\",target=\"127.0.0.1:",

@@ -59,6 +59,7 @@ class Fleet {
   // or "refused".
   bool Start(const std::string& prefill_state = "ready");
   bool StartPrefill();  // again, on the same port
+  bool StartDecode();   // again, on the same port; whether a prefill server is there or not
   bool WaitPrefillState(const std::string& state, absl::Duration limit = absl::Seconds(20));
 
   ServerProcess& prefill() { return *prefill_; }
@@ -80,6 +81,7 @@ class Fleet {
   bool PrefillIsIdle(absl::Duration limit = absl::Seconds(10));
 
  private:
+  bool ConnectDecode();
   std::string TransportSettings() const;
   std::string PrefillConfig(int port, int admin_port) const;
   std::string DecodeConfig() const;

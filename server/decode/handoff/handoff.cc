@@ -42,7 +42,8 @@ Handoff::Handoff(const DecodeContext& context, Spec spec)
 }
 
 Handoff::~Handoff() {
-  attempt_.reset();                      // it uses the context, too
+  attempt_.reset();  // it uses the context, too
+  collector_.reset();
   context_.sessions_open->fetch_sub(1);  // last: the context may go
 }
 
@@ -51,7 +52,15 @@ void Handoff::Begin(SequenceId sequence, size_t target, FrameExtent extent) {
   sequence_ = sequence;
   until_ = std::min(spec_.deadline, now + context_.options->handoff_timeout);
   account_.Begin(now);
-  Start(target, std::move(extent));
+  if (context_.codes != nullptr && !spec_.no_store) {
+    collector_ = context_.codes->Collect(spec_.codec, spec_.tenant);
+  }
+  if (target == kOwnStore) {
+    Replay(std::move(extent));
+  } else {
+    if (context_.codes != nullptr) context_.codes->CountMiss(static_cast<int64_t>(spec_.prompt.size()));
+    Start(target, std::move(extent));
+  }
   CheckLate();
   if (!spec_.move.ever()) return;
   context_.timer->At(now + spec_.move.after, [weak = weak_from_this()] {
@@ -105,6 +114,41 @@ void Handoff::CheckLate() {
   });
 }
 
+void Handoff::Replay(FrameExtent extent) {
+  // What it will have come to is known before it has: its first token may be out before its last call.
+  account_.Computed(account_.BeginAttempt(), /*producer=*/{}, static_cast<int64_t>(spec_.prompt.size()));
+  if (trace_ != nullptr) trace_->Begin(MonotonicNow());
+  const auto replay = std::make_shared<CodeReplay>(
+      context_.codes, context_.timer, CodeReplay::Spec{spec_.codec, spec_.tenant, spec_.prompt},
+      std::move(extent),
+      [self = shared_from_this()](const FrameHeader& header, std::vector<uint8_t> header_bytes,
+                                  absl::Span<const uint8_t> payload, std::function<void()> release) {
+        self->Deliver(header, std::move(header_bytes), payload, std::move(release));
+      });
+  {
+    absl::MutexLock lock(&mutex_);
+    if (over_) return;
+    replay_ = replay;
+  }
+  context_.timer->At(until_, [weak = weak_from_this()] {
+    if (const auto self = weak.lock())
+      self->OnReplayed(absl::DeadlineExceededError("the stored codes were not read in time"));
+  });
+  replay->Start([self = shared_from_this()](const absl::Status& status) { self->OnReplayed(status); });
+}
+
+void Handoff::OnReplayed(const absl::Status& status) {
+  if (status.ok()) return;
+  std::shared_ptr<CodeReplay> failed;
+  {
+    absl::MutexLock lock(&mutex_);
+    failed = std::exchange(replay_, nullptr);
+    if (failed == nullptr || over_) return;  // it is over, or another one goes on
+  }
+  failed->Stop();
+  GoOn(status);
+}
+
 void Handoff::Start(size_t target, FrameExtent extent) {
   std::shared_ptr<HandoffAttempt> attempt;
   {
@@ -114,6 +158,7 @@ void Handoff::Start(size_t target, FrameExtent extent) {
     attempt_ = attempt;
     tried_.push_back(target);
   }
+  if (collector_ != nullptr) collector_->Restart();
   if (trace_ != nullptr) trace_->Begin(MonotonicNow());
   const int number = attempt->number();
   attempt->Start(
@@ -125,6 +170,20 @@ void Handoff::Start(size_t target, FrameExtent extent) {
 
 void Handoff::OnFrameReceived(const FrameHeader& header, std::vector<uint8_t> header_bytes,
                               absl::Span<const uint8_t> payload, std::function<void()> release) {
+  std::shared_ptr<HandoffAttempt> attempt;
+  {
+    absl::MutexLock lock(&mutex_);
+    attempt = attempt_;
+  }
+  if (attempt != nullptr) {
+    attempt->FrameReceived(MonotonicNow());
+    if (collector_ != nullptr && attempt->ticket() == header.ticket) collector_->Add(header, payload);
+  }
+  Deliver(header, std::move(header_bytes), payload, std::move(release));
+}
+
+void Handoff::Deliver(const FrameHeader& header, std::vector<uint8_t> header_bytes,
+                      absl::Span<const uint8_t> payload, std::function<void()> release) {
   if (trace_ != nullptr) {
     trace_->Received(header, MonotonicNow());
     release = [trace = trace_, number = header.sequence, release = std::move(release)] {
@@ -132,12 +191,6 @@ void Handoff::OnFrameReceived(const FrameHeader& header, std::vector<uint8_t> he
       release();
     };
   }
-  std::shared_ptr<HandoffAttempt> attempt;
-  {
-    absl::MutexLock lock(&mutex_);
-    attempt = attempt_;
-  }
-  if (attempt != nullptr) attempt->FrameReceived(MonotonicNow());
   context_.model->engine().ApplyFrame(sequence_, header, std::move(header_bytes), payload,
                                       std::move(release));
 }
@@ -202,6 +255,10 @@ void Handoff::Fail(int attempt, const absl::Status& reason) {
   }
   if (absl::IsDeadlineExceeded(reason)) BlameTarget(failed->target(), reason);
   Close(*failed, TicketState::kAbandoned);
+  GoOn(reason);
+}
+
+void Handoff::GoOn(const absl::Status& reason) {
   if (TryElsewhere(reason)) return;
   {
     absl::MutexLock lock(&mutex_);
@@ -247,11 +304,23 @@ void Handoff::WriteTrace() const {
 
 void Handoff::End(TicketState end) {
   std::shared_ptr<HandoffAttempt> last;
+  std::shared_ptr<CodeReplay> replay;
   {
     absl::MutexLock lock(&mutex_);
-    if (!std::exchange(over_, true)) last = std::exchange(attempt_, nullptr);
+    if (std::exchange(over_, true)) return;
+    last = std::exchange(attempt_, nullptr);
+    replay = std::exchange(replay_, nullptr);
   }
-  if (last != nullptr) Close(*last, end);
+  if (replay != nullptr) {
+    replay->Stop();
+    account_.Closed(/*usage=*/{}, MonotonicNow());
+  }
+  if (last == nullptr) return;
+  Close(*last, end);
+  if (end != TicketState::kCompleted || collector_ == nullptr) return;
+  // Not in the engine's time.
+  context_.timer->At(MonotonicNow(),
+                     [self = shared_from_this()] { self->collector_->Keep(self->spec_.prompt); });
 }
 
 void Handoff::Close(HandoffAttempt& attempt, TicketState end) {

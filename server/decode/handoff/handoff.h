@@ -12,6 +12,8 @@
 #include "absl/time/time.h"
 #include "aludel/v1/handoff.pb.h"
 #include "runtime/engine/engine.h"
+#include "server/decode/codes/code_replay.h"
+#include "server/decode/codes/frame_collector.h"
 #include "server/decode/decode_context.h"
 #include "server/decode/handoff/handoff_account.h"
 #include "server/decode/handoff/handoff_attempt.h"
@@ -24,12 +26,13 @@
 
 namespace aludel {
 
-// Gets one sequence's cache from prefill servers, in attempts (HandoffAttempt). An attempt that fails before the
+// Gets one sequence's cache from prefill servers, in attempts (HandoffAttempt), or from what this server has received
+// before (CodeReplay). An attempt that fails before the
 // handoff's time is up is followed by one at another server, with a ticket of its own, where there is one that has the
 // format; otherwise the engine is told to prefill the prompt itself. Where it takes longer than its patience, the engine
 // is told to prefill the prompt beside it. The owner ends it when the cache is complete or no longer wanted.
 //
-//   new --Begin--> attempt 1 --failed--> attempt 2 ... --failed, or time is up--> given up (engine falls back)
+//   new --Begin--> replay, or attempt 1 --failed--> attempt 2 ... --failed, or time is up--> given up (engine falls back)
 //        '---------------------- End, from anywhere: completed or abandoned ---------------------'
 //
 // Thread-safe; calls into the engine, the receiver and gRPC are made without the lock.
@@ -41,7 +44,7 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
   Handoff(const DecodeContext& context, Spec spec);
   ~Handoff() override;
 
-  // Asks `target`, whose frames go to `extent`. After End it does nothing.
+  // Asks `target`, or with kOwnStore this server's own store; frames go to `extent`. After End it does nothing.
   void Begin(SequenceId sequence, size_t target, FrameExtent extent);
   // Closes the ticket as `end` and ends the run, if there are any. Idempotent.
   void End(TicketState end);
@@ -59,6 +62,13 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
 
  private:
   void Start(size_t target, FrameExtent extent);
+  void Replay(FrameExtent extent);
+  void OnReplayed(const absl::Status& status);
+  // From a prefill server or, without ticket and epoch, from the store.
+  void Deliver(const FrameHeader& header, std::vector<uint8_t> header_bytes,
+               absl::Span<const uint8_t> payload, std::function<void()> release);
+  // Of the last attempt: the engine prefills the prompt where no other server can be asked.
+  void GoOn(const absl::Status& reason);
   // Passes the frame to the engine.
   void OnFrameReceived(const FrameHeader& header, std::vector<uint8_t> header_bytes,
                        absl::Span<const uint8_t> payload, std::function<void()> release) override;
@@ -82,12 +92,14 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
   const std::shared_ptr<HandoffTrace> trace_;  // may be null
   absl::Time until_ = absl::InfiniteFuture();  // set by Begin
   SequenceId sequence_ = 0;                    // set by Begin
+  std::unique_ptr<FrameCollector> collector_;  // set by Begin; null: nothing is kept
 
   HandoffAccount account_;
 
   mutable absl::Mutex mutex_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<HandoffAttempt> attempt_ ABSL_GUARDED_BY(mutex_);  // that runs
+  std::shared_ptr<CodeReplay> replay_ ABSL_GUARDED_BY(mutex_);       // before the first one
   std::vector<size_t> tried_ ABSL_GUARDED_BY(mutex_);  // bounded by the number of prefill servers
 };
 

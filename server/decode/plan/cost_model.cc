@@ -10,7 +10,7 @@ namespace aludel {
 namespace {
 
 // Prefixes are remembered at multiples of this many tokens, and whole.
-constexpr int64_t kPrefixStep = 64;
+constexpr int64_t kRememberedStep = 64;
 // The link was the bottleneck if sending took this many times as long as producing.
 constexpr double kLinkBound = 1.2;
 
@@ -114,6 +114,19 @@ std::optional<double> CostModel::PredictRemote(const Target& target, const std::
   const int64_t cached = stored ? std::min(*stored, tokens) : CachedTokens(target.name, format, salt, prompt);
   const Parts parts = PartsOf(link->second, known->second, tokens, cached);
   return queue + parts.With(RestOf(link->second, format, cached == tokens, tokens));
+}
+
+std::optional<double> CostModel::PredictStored(const std::string& format, int64_t tokens) const {
+  const auto x = static_cast<double>(tokens);
+  absl::MutexLock lock(&mutex_);
+  if (const auto stored = stored_.find(format); stored != stored_.end()) return stored->second.At(x);
+  const auto known = formats_.find(format);
+  return known == formats_.end() ? std::nullopt : known->second.consumer.At(x);
+}
+
+void CostModel::ObserveStored(const std::string& format, int64_t tokens, double seconds) {
+  absl::MutexLock lock(&mutex_);
+  Learn(static_cast<double>(tokens), seconds, &stored_[format]);
 }
 
 void CostModel::ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds& stages) {
@@ -235,7 +248,7 @@ int64_t CostModel::CachedTokens(const std::string& target, const std::string& fo
   const std::string key = Key(target, format);
   const auto tokens = static_cast<int64_t>(prompt.size());
   if (prefixes_.count(HashPrefix(key, salt, prompt)) != 0) return tokens;
-  for (int64_t end = tokens / kPrefixStep * kPrefixStep; end > 0; end -= kPrefixStep) {
+  for (int64_t end = tokens / kRememberedStep * kRememberedStep; end > 0; end -= kRememberedStep) {
     if (prefixes_.count(HashPrefix(key, salt, prompt.subspan(0, end))) != 0) return end;
   }
   return 0;
@@ -253,7 +266,7 @@ void CostModel::RememberPrefixes(const std::string& target, const std::string& f
     prefix_order_.pop_front();
   };
   const auto tokens = static_cast<int64_t>(prompt.size());
-  for (int64_t end = kPrefixStep; end < tokens; end += kPrefixStep) remember(prompt.subspan(0, end));
+  for (int64_t end = kRememberedStep; end < tokens; end += kRememberedStep) remember(prompt.subspan(0, end));
   remember(prompt);
 }
 

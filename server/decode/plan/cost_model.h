@@ -59,11 +59,18 @@ class CostModel {
                                       absl::Span<const int32_t> prompt, absl::string_view salt,
                                       std::optional<int64_t> stored = std::nullopt) const;
 
+  // Of the first `tokens` of a prompt from this server's own store, in that format: as long as it took before, or at first
+  // what this server does itself for frames of any server. Nothing until either was seen.
+  std::optional<double> PredictStored(const std::string& format, int64_t tokens) const;
+
   // This server's cache had the first `cached` of the prompt's `tokens`.
   void ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds& stages);
   void ObserveRemote(const Target& target, const std::string& format, absl::Span<const int32_t> prompt,
                      absl::string_view salt, const StageSeconds& stages, const ProducerSeconds& producer,
                      const Arrival& arrival);
+
+  // It took so many seconds, or was given up for another plan that took so many.
+  void ObserveStored(const std::string& format, int64_t tokens, double seconds);
 
   // This handoff, begun at `begin`, was ended at `now` for what was sooner: local prefill beside it, or another
   // server. Of handoffs that ran at the same time one counts: what made one late made all of them late.
@@ -152,6 +159,7 @@ class CostModel {
   int64_t local_tokens_ ABSL_GUARDED_BY(mutex_) = 0;                      // of all of them
   std::optional<std::set<std::string>> targets_ ABSL_GUARDED_BY(mutex_);  // nothing: all there may be
   std::map<std::string, Format> formats_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, CostFit> stored_ ABSL_GUARDED_BY(mutex_);  // seconds by tokens, by format
   std::map<std::string, Link> links_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, LinkEstimate> sites_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Choice> chosen_ ABSL_GUARDED_BY(mutex_);

@@ -12,6 +12,7 @@ enum class PlanKind : uint8_t {
   kLocal,     // computed here
   kRemote,    // handed over by a prefill server
   kCached,    // computed here after what earlier handoffs have left
+  kStored,    // over the codes of an earlier handoff, from this server's own store
   kFallback,  // computed here after a handoff failed
   kShed       // refused
 };
@@ -24,6 +25,8 @@ constexpr const char* Name(PlanKind kind) {
       return "remote";
     case PlanKind::kCached:
       return "cached";
+    case PlanKind::kStored:
+      return "stored";
     case PlanKind::kFallback:
       return "fallback";
     case PlanKind::kShed:
@@ -81,12 +84,16 @@ constexpr const char* Name(PlanReason reason) {
   return "unknown";
 }
 
+// In place of a target's index: this server's own store of received codes.
+inline constexpr size_t kOwnStore = static_cast<size_t>(-1);
+
 struct Plan {
   PlanKind kind = PlanKind::kLocal;
-  size_t target = 0;  // of a remote plan: index into the targets that MakePlan was given
+  size_t target =
+      0;  // of a remote plan: index into the targets that MakePlan was given; of a stored one kOwnStore
   std::string format;
-  int64_t handed_over_tokens = 0;
-  int64_t cached_tokens = 0;  // of the prompt, that a plan without handoff finds in this server's cache
+  int64_t handed_over_tokens = 0;  // of the prompt, from its start: what frames are for
+  int64_t cached_tokens = 0;       // of the prompt, that a plan without handoff finds in this server's cache
   PlanReason reason = PlanReason::kFastest;
   std::optional<double> predicted_ttft;  // seconds, where something is known
   double try_seconds = 0;  // of one that explores: by how much it is expected after the best plan
@@ -100,6 +107,8 @@ struct Plan {
   std::optional<Move> move;
 
   bool remote() const { return kind == PlanKind::kRemote; }
+  // Frames come, from a prefill server or from this server's own store.
+  bool framed() const { return kind == PlanKind::kRemote || kind == PlanKind::kStored; }
 };
 
 }  // namespace aludel

@@ -40,6 +40,28 @@ bool Allows(const PlannerOptions& options, Fidelity fidelity, const std::string&
   return loss->second <= (fidelity == Fidelity::kHigh ? options.high_kl : options.balanced_kl);
 }
 
+// What the server's own store can hand over, in the order of formats.
+std::vector<Plan> StoredCandidates(const PlannerOptions& options, absl::Span<const std::string> formats,
+                                   const PlanRequest& request, Fidelity fidelity, int64_t handed_over,
+                                   const StoredHere& stored_here) {
+  std::vector<Plan> candidates;
+  if (!stored_here || !request.takes_stored) return candidates;
+  const bool forced = !request.format.empty();
+  const std::string& wanted = forced ? request.format : options.format;
+  for (const std::string& format : formats) {
+    if (!wanted.empty() && format != wanted) continue;
+    if (!forced && !Allows(options, fidelity, format)) continue;
+    const int64_t tokens = std::min(stored_here(format), handed_over);
+    if (tokens < 1) continue;
+    candidates.push_back({.kind = PlanKind::kStored,
+                          .target = kOwnStore,
+                          .format = format,
+                          .handed_over_tokens = tokens,
+                          .reason = forced ? PlanReason::kForced : PlanReason::kCoded});
+  }
+  return candidates;
+}
+
 // The ready ones among the targets to consider, those with the least work waiting first.
 std::vector<size_t> LeastBusyFirst(absl::Span<const PlanTarget> targets,
                                    const std::vector<std::string>& preferred) {
@@ -122,6 +144,32 @@ double TryCost(double best, const std::optional<double>& tried) {
   return tried ? std::max(0.0, std::min(*tried, kTryWithin * best) - best) : 0;
 }
 
+// Of a format the server's own store before targets, where it lacks little. Without targets the first of what is stored
+// that has enough. Nothing where there is neither.
+std::optional<Plan> FirstOf(const PlannerOptions& options, absl::Span<const std::string> formats,
+                            const std::vector<Plan>& stored, const std::vector<Plan>& remote,
+                            int64_t handed_over, bool forced) {
+  const auto rank = [&](const Plan& plan) {
+    return std::find(formats.begin(), formats.end(), plan.format) - formats.begin();
+  };
+  for (const Plan& plan : stored) {
+    const int64_t tokens = plan.handed_over_tokens;
+    const bool lacks_little = handed_over - tokens < std::max<int64_t>(options.min_remote_tokens, 1);
+    const bool enough = remote.empty() ? forced || lacks_little || tokens >= options.min_remote_tokens
+                                       : lacks_little && rank(plan) <= rank(remote.front());
+    if (enough) return plan;
+  }
+  return remote.empty() ? std::nullopt : std::optional<Plan>(remote.front());
+}
+
+// There is neither a target to ask nor enough in the server's own store.
+PlanReason WhyLocal(absl::Span<const PlanTarget> targets, bool limited) {
+  if (limited) return PlanReason::kSiteLimit;
+  const bool any_ready =
+      std::any_of(targets.begin(), targets.end(), [](const PlanTarget& t) { return t.ready; });
+  return any_ready ? PlanReason::kNoFormat : PlanReason::kNoTarget;
+}
+
 Plan Fastest(std::vector<Plan> candidates, bool hedged, double try_seconds, const Predict& predict) {
   const Prediction local = predict(std::nullopt, "");
   if (!local.ttft) return Local(PlanReason::kExplore);
@@ -158,7 +206,7 @@ Plan Fastest(std::vector<Plan> candidates, bool hedged, double try_seconds, cons
 
 absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const std::string> formats,
                               absl::Span<const PlanTarget> targets, const PlanRequest& request,
-                              const Predict& predict) {
+                              const Predict& predict, const StoredHere& stored_here) {
   const bool forced = !request.format.empty();
   if (forced && !Contains(formats, request.format)) {
     return absl::InvalidArgumentError(absl::StrCat("format: found \"", Quotable(request.format),
@@ -177,17 +225,17 @@ absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const st
   bool limited = false;
   std::vector<Plan> candidates =
       Candidates(options, formats, targets, request, fidelity, handed_over, &limited);
-  if (candidates.empty()) {
-    if (limited) return Local(PlanReason::kSiteLimit);
-    const bool any_ready =
-        std::any_of(targets.begin(), targets.end(), [](const PlanTarget& t) { return t.ready; });
-    return Local(any_ready ? PlanReason::kNoFormat : PlanReason::kNoTarget);
-  }
-  if (options.by_prediction && !forced && predict)
+  const std::vector<Plan> stored =
+      StoredCandidates(options, formats, request, fidelity, handed_over, stored_here);
+  if (candidates.empty() && stored.empty()) return Local(WhyLocal(targets, limited));
+  if (options.by_prediction && !forced && predict) {
+    candidates.insert(candidates.begin(), stored.begin(), stored.end());
     return Fastest(std::move(candidates), options.hedged, request.try_seconds, predict);
-  Plan plan = std::move(candidates.front());
-  if (predict) plan.predicted_ttft = predict(plan.target, plan.format).ttft;
-  return plan;
+  }
+  std::optional<Plan> plan = FirstOf(options, formats, stored, candidates, handed_over, forced);
+  if (!plan) return Local(WhyLocal(targets, limited));
+  if (predict) plan->predicted_ttft = predict(plan->target, plan->format).ttft;
+  return *std::move(plan);
 }
 
 std::vector<std::string> RankedAfter(size_t first, absl::Span<const PlanTarget> targets,

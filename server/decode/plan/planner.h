@@ -22,6 +22,7 @@ struct PlanRequest {
   std::optional<Fidelity> fidelity;  // unset: the server's default
   std::string format;                // "": the server's choice
   bool whole = false;                // computed here from its first token: nothing that is cached is taken
+  bool takes_stored = true;          // codes of earlier handoffs, of whatever age
   std::vector<std::string> targets;  // preferred prefill servers, best first; empty: the configured order
   // What trying a plan that has been measured may cost, in seconds after the best plan's first token.
   double try_seconds = std::numeric_limits<double>::infinity();
@@ -45,8 +46,12 @@ struct Prediction {
   bool stale = false;          // not chosen for long, so that it may be tried
 };
 
-// Of local prefill (no target), or of a handoff.
+// Of local prefill (no target), or of a handoff, from a target or kOwnStore.
 using Predict = std::function<Prediction(std::optional<size_t> target, const std::string& format)>;
+
+// Tokens of the prompt, from its start, that this server's own store can hand over in a format. Asked for formats that
+// qualify alone: a look-up takes time.
+using StoredHere = std::function<int64_t(const std::string& format)>;
 
 // InvalidArgument for a format that is not in `formats` (this server's), or one forced together with exact fidelity. A
 // forced format overrides the length threshold; where no server can deliver it the plan is local. Servers of a site whose link
@@ -57,9 +62,14 @@ using Predict = std::function<Prediction(std::optional<size_t> target, const std
 // expected to take: what is tried is expected within that, or is replaced early enough (Plan::hedge_after, Plan::move;
 // the latter with the patience that any handoff has); nor, for what was measured before, with more than request.try_seconds. Without options.hedged nothing is replaced: plans that were never
 // measured are tried regardless, and those expected later are not.
+//
+// What the server's own store has needs no other server: in a format that qualifies, and where all but less than
+// options.min_remote_tokens of what would be handed over is there, it goes before every target that has this format or a
+// later one. Where no target can be asked, min_remote_tokens of it are enough. By prediction it is one more place that a
+// handoff may come from; there and where no target can be asked, the rest is computed here.
 absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const std::string> formats,
                               absl::Span<const PlanTarget> targets, const PlanRequest& request,
-                              const Predict& predict = nullptr);
+                              const Predict& predict = nullptr, const StoredHere& stored_here = nullptr);
 
 // Names of the targets that a request with these `preferred` ones may use, as MakePlan ranks them, but `first`
 // before all others.

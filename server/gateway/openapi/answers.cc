@@ -16,7 +16,7 @@ const absl::string_view kAnswerSchemas = R"json({
         "properties": {"reasoning_tokens": {"type": "integer", "minimum": 1}}}}},
   "Report": {"type": "object", "required": ["plan", "format", "payload_bytes", "raw_bytes", "handed_over_tokens", "ttft",
       "stages", "fallback_reason"],
-    "properties": {"plan": {"enum": ["local", "remote", "cached", "fallback", "mixed"]}, "format": {"type": "string"},
+    "properties": {"plan": {"enum": ["local", "remote", "cached", "stored", "fallback", "mixed"]}, "format": {"type": "string"},
       "payload_bytes": {"type": "integer", "minimum": 0}, "raw_bytes": {"type": "integer", "minimum": 0},
       "handed_over_tokens": {"type": "integer", "minimum": 0}, "ttft": {"type": "number"},
       "predicted_ttft": {"type": "number", "minimum": 0},

@@ -91,6 +91,9 @@ class Answer {
     if (plan === "cached") {
       return `The decode server still had ${cached} of ${prompt} tokens from an earlier handoff (${format}): nothing was sent.`;
     }
+    if (plan === "stored") {
+      return `${handed_over_tokens} of ${prompt} tokens were in the decode server's store of received codes (${format}): nothing was sent.`;
+    }
     if (plan === "local") {
       return `Local prefill of ${prompt} tokens, ` + (cached ? `${cached} of them found in its prefix cache: warm.`
                                                             : "none of them cached: cold.");

@@ -76,12 +76,12 @@ class Round {
     const {plan, payload_bytes, raw_bytes} = codes.report;
     if (plan === "local" || plan === "fallback") return "No codes here: the decode server prefilled the prompt itself.";
     const ratio = raw_bytes / payload_bytes;
-    const size = plan === "cached" ? "nothing sent"
+    const size = plan === "cached" || plan === "stored" ? "nothing sent"
         : ratio >= 1.05 ? (ratio < 2 ? Math.round(100 / ratio) + " %" : "1/" + Math.round(ratio)) + " of the raw cache's bytes"
         : ratio > .95 ? "as many bytes as the raw cache" : times(1 / ratio) + " the raw cache's bytes";
     if (local?.state !== "ok") return `First token after ${time(codes.report.ttft)}, ${size}.`;
     const sooner = local.report.ttft / codes.report.ttft;
-    const over = plan === "cached" ? "over codes that it kept" : ["over", codes.warmth(), "codes"].filter(Boolean).join(" ");
+    const over = plan === "cached" || plan === "stored" ? "over codes that it kept" : ["over", codes.warmth(), "codes"].filter(Boolean).join(" ");
     const first = sooner >= 1.05 ? `${times(sooner)} sooner ${over} than`
         : sooner <= .95 ? `${times(1 / sooner)} later ${over} than` : `${over} as soon as`;
     return `${this.compareWords()}, first token ${first} by ${local.warmth()} local prefill, ${size}.`;

@@ -15,7 +15,13 @@ bool IsExact(const v1::Started& started) { return started.plan() == "local" || s
 
 bool ToldAnswer::SamePlan(const v1::Started& started) const {
   if (IsExact(started_) || IsExact(started)) return IsExact(started_) && IsExact(started);
-  return started_.plan() == started.plan() && started_.format() == started.format();
+  if (started_.format() != started.format()) return false;
+  // The same frames come from a prefill server and from what a decode server has received before, of which one may have
+  // more than another.
+  const auto framed = [](const v1::Started& one) { return one.plan() == "remote" || one.plan() == "stored"; };
+  if (framed(started_) && framed(started))
+    return started_.handed_over_tokens() == started.handed_over_tokens();
+  return started_.plan() == started.plan();
 }
 
 void ToldAnswer::AskForPlan(v1::GenerateRequest* request) const {
@@ -24,8 +30,8 @@ void ToldAnswer::AskForPlan(v1::GenerateRequest* request) const {
   if (IsExact(started_)) return;
   request->clear_fidelity();
   request->set_format(started_.format());
-  // With a bound on their age, codes come from a prefill server and not from the decode server's own cache.
-  if (started_.plan() == "remote" && !request->has_max_staleness_ms())
+  // With a bound on their age, codes come from a prefill server and not from what the decode server has.
+  if ((started_.plan() == "remote" || started_.plan() == "stored") && !request->has_max_staleness_ms())
     request->set_max_staleness_ms(kAnyAgeMs);
 }
 

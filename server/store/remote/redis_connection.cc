@@ -103,7 +103,7 @@ std::string Encode(absl::Span<const RedisCommand> commands) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<SocketAddress>> ResolveAddress(const std::string& host_port) {
+absl::StatusOr<std::vector<RedisAddress>> ResolveAddress(const std::string& host_port) {
   const size_t colon = host_port.rfind(':');
   if (colon == std::string::npos) return absl::InvalidArgumentError(absl::StrCat(host_port, ": no port"));
   std::string host = host_port.substr(0, colon);
@@ -113,9 +113,9 @@ absl::StatusOr<std::vector<SocketAddress>> ResolveAddress(const std::string& hos
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), host_port.c_str() + colon + 1, &hints, &found);
   if (error != 0) return absl::UnavailableError(absl::StrCat(host, ": ", gai_strerror(error)));
-  std::vector<SocketAddress> addresses;
+  std::vector<RedisAddress> addresses;
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    SocketAddress& address = addresses.emplace_back();
+    RedisAddress& address = addresses.emplace_back();
     address.bytes = one->ai_addrlen;
     std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
   }
@@ -145,7 +145,7 @@ RedisConnection::RedisConnection(int socket) : socket_(socket), reader_(std::mak
 
 RedisConnection::~RedisConnection() { close(socket_); }
 
-absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Open(const SocketAddress& address,
+absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Open(const RedisAddress& address,
                                                                        const std::string& username,
                                                                        const std::string& password,
                                                                        const Limits& limits) {

@@ -16,13 +16,13 @@
 
 namespace aludel {
 
-struct SocketAddress {
+struct RedisAddress {
   sockaddr_storage storage = {};
   socklen_t bytes = 0;
 };
 
 // Of "host:port" or "[IPv6]:port", all that the resolver names, at least one. May take as long as the resolver does.
-absl::StatusOr<std::vector<SocketAddress>> ResolveAddress(const std::string& host_port);
+absl::StatusOr<std::vector<RedisAddress>> ResolveAddress(const std::string& host_port);
 
 struct RedisReply {
   enum class Kind : uint8_t { kNull, kInteger, kText, kList, kError };
@@ -54,7 +54,7 @@ class RedisConnection {
 
   // Connects, and authenticates where there is a password. Unavailable, DeadlineExceeded or Cancelled; PermissionDenied
   // where the server does not take the password.
-  static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const SocketAddress& address,
+  static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisAddress& address,
                                                                const std::string& username,
                                                                const std::string& password,
                                                                const Limits& limits);

@@ -103,7 +103,7 @@ absl::Time RemoteTier::up_since() const {
 }
 
 absl::StatusOr<RemoteTier::Connection> RemoteTier::Take(const RedisConnection::Limits& limits) {
-  SocketAddress address;
+  RedisAddress address;
   {
     absl::MutexLock lock(&mutex_);
     if (!up_ || stop_) return absl::UnavailableError("down");
@@ -471,9 +471,9 @@ void RemoteTier::Watch() {
 }
 
 absl::Status RemoteTier::ComeUp() {
-  ALUDEL_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, ResolveAddress(options_.address));
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<RedisAddress> addresses, ResolveAddress(options_.address));
   absl::StatusOr<Connection> connection = absl::UnavailableError("no address");
-  SocketAddress address;
+  RedisAddress address;
   for (size_t i = 0; i < addresses.size() && !connection.ok(); ++i) {
     address = addresses[i];
     connection =

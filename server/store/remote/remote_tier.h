@@ -138,7 +138,7 @@ class RemoteTier {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<bool> stop_{false};
   absl::Time up_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
-  SocketAddress address_ ABSL_GUARDED_BY(mutex_);
+  RedisAddress address_ ABSL_GUARDED_BY(mutex_);
   std::vector<Connection> free_ ABSL_GUARDED_BY(mutex_);  // as many as ever were used at once, at most
   std::multiset<std::string> uncleared_ ABSL_GUARDED_BY(mutex_);  // fields that are to be counted up
   struct Unforgotten {

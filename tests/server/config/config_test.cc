@@ -48,6 +48,21 @@ TEST_F(Config, DefaultsComeFromTheProto) {
   EXPECT_FALSE(options->log.json);
 }
 
+TEST_F(Config, ADecodeServerKeepsCodesOnlyWhereItIsTold) {
+  const std::string model = "engine { directory: 'model' } ";
+  EXPECT_EQ(LoadDecodeOptions(Write(model))->store.memory_bytes, 0u);
+  EXPECT_EQ(LoadDecodeOptions(Write(model + "store { pinned_bytes: 5 }"))->store.memory_bytes, 0u);
+  EXPECT_EQ(LoadDecodeOptions(Write(model + "store { memory_bytes: 5 }"))->store.memory_bytes, 5u);
+  const auto disk = LoadDecodeOptions(Write(model + "store { disk { path: '/d' } }"));
+  ASSERT_TRUE(disk.ok()) << disk.status();
+  EXPECT_EQ(disk->store.memory_bytes, uint64_t{256} << 20);
+  EXPECT_EQ(disk->store.disk_path, "/d");
+  EXPECT_THAT(DecodeError(model + "store { memory_bytes: 5 remote { address: 'valkey:6379' } }"),
+              HasSubstr("store.remote.address: found \"valkey:6379\", want none"));
+  EXPECT_THAT(DecodeError(model + "store { memory_bytes: 0 disk { path: '/d' } }"),
+              HasSubstr("store.memory_bytes: found 0, want some memory"));
+}
+
 TEST_F(Config, GpuHasDefaultsOfItsOwn) {
   const auto defaults =
       LoadPrefillOptions(Write("engine { directory: 'model' device: 'cuda:0' weights: 'int8' }"));

@@ -92,6 +92,19 @@ TEST(RequestTimeline, PlansWithoutAHandoffReportNone) {
   EXPECT_FALSE(Timeline(kLocalPlan).End(absl::StatusCode::kCancelled, At(1)).handoff.has_value());
 }
 
+TEST(RequestTimeline, WhatIsReplayedIsHandedOverButNoHandoff) {
+  Plan plan = kRemotePlan;
+  plan.kind = PlanKind::kStored;
+  RequestTimeline timeline = Timeline(plan);
+  const auto started = timeline.FirstToken(kTimes, {}, false, kNoFallback, At(5.5));
+  EXPECT_EQ(Text(started.labels), "chat stored aludel");
+  EXPECT_EQ(started.handed_over_tokens, 28);
+  EXPECT_FALSE(started.handoff.has_value());
+  const auto fallback = Timeline(plan).FirstToken(kTimes, {}, true, absl::StatusCode::kDataLoss, At(5.5));
+  EXPECT_EQ(Text(fallback.labels), "chat fallback aludel");
+  EXPECT_EQ(fallback.handed_over_tokens, 0);
+}
+
 TEST(RequestTimeline, AHandoffEndsWithARequestThatHasNoToken) {
   const auto ended = Timeline(kRemotePlan).End(absl::StatusCode::kCancelled, At(3));
   EXPECT_EQ(Text(ended.labels), "chat remote aludel");

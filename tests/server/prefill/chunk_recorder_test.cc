@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "gtest/gtest.h"
-#include "tests/server/prefill/memory_sink.h"
+#include "tests/server/store/feed/memory_sink.h"
 #include "tests/testing/fake_codec.h"
 
 namespace aludel {

@@ -82,6 +82,17 @@ TEST(CostModel, WhatASlowLinkTookIsExpectedOfStoredPromptsToo) {
               slow.Ttft(400), .2 * slow.Ttft(400));
 }
 
+TEST(CostModel, ExpectsOfWhatIsStoredHereTheConsumersPartAndThenWhatItTook) {
+  CostModel model;
+  EXPECT_EQ(model.PredictStored("aludel", 400), std::nullopt);
+  const World world;
+  for (int i = 0; i < 8; ++i) world.Show(model, "aludel", Prompt(400, 1000 * i));
+  EXPECT_NEAR(*model.PredictStored("aludel", 400), world.consumer * 400, 1e-4);
+  EXPECT_EQ(model.PredictStored("raw", 400), std::nullopt);
+  for (int i = 0; i < 8; ++i) model.ObserveStored("aludel", 400, .05);  // a slow disk
+  EXPECT_NEAR(*model.PredictStored("aludel", 400), .05, .01);
+}
+
 TEST(CostModel, OneSlowPrefillSaysLittleAndManySayAll) {
   CostModel model;
   const auto observe = [&](double seconds) {

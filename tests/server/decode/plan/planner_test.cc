@@ -278,6 +278,80 @@ TEST(Planner, TriesWhatWasMeasuredOnlyForSoManySeconds) {
   EXPECT_EQ(line(0.24), "a raw fastest 0");
 }
 
+// As Line, with what the server's own store has of each format.
+std::string LineWithStored(const std::vector<PlanTarget>& targets, const PlanRequest& request,
+                           const std::map<std::string, int64_t>& stored) {
+  const Plan plan = *MakePlan(Options(), kFormats, targets, request, nullptr, [&](const std::string& format) {
+    const auto found = stored.find(format);
+    return found == stored.end() ? 0 : found->second;
+  });
+  return absl::StrCat(Name(plan.kind), " ", plan.format, " ", plan.handed_over_tokens, " ",
+                      Name(plan.reason));
+}
+
+TEST(Planner, WhatIsStoredHereNeedsNoServer) {
+  const std::vector<PlanTarget> one = {Ready("a")};
+  EXPECT_EQ(LineWithStored(one, Prompt(100), {{"aludel", 99}}), "stored aludel 99 coded");
+  EXPECT_EQ(LineWithStored({}, Prompt(100), {{"aludel", 99}}), "stored aludel 99 coded");
+  EXPECT_EQ(LineWithStored(one, Prompt(100), {{"aludel", 1000}}), "stored aludel 99 coded")
+      << "all that is asked";
+  EXPECT_EQ(LineWithStored(one, Prompt(100), {}), "remote aludel 99 coded");
+  // The rest is computed here where asking for all of it is worth less.
+  EXPECT_EQ(LineWithStored(one, Prompt(100), {{"aludel", 68}}), "stored aludel 68 coded");
+  EXPECT_EQ(LineWithStored(one, Prompt(100), {{"aludel", 67}}), "remote aludel 99 coded");
+  // Without a server what would be handed over is enough.
+  EXPECT_EQ(LineWithStored({}, Prompt(100), {{"aludel", 32}}), "stored aludel 32 coded");
+  EXPECT_EQ(LineWithStored({}, Prompt(100), {{"aludel", 31}}), "local  0 no_target");
+  std::vector<PlanTarget> limited = one;
+  limited[0].link_open = false;
+  EXPECT_EQ(LineWithStored(limited, Prompt(100), {{"aludel", 31}}), "local  0 site_limit");
+  EXPECT_EQ(LineWithStored(limited, Prompt(100), {{"aludel", 32}}), "stored aludel 32 coded");
+}
+
+TEST(Planner, WhatIsStoredHereInAWorseFormatWaitsForAServerOfABetterOne) {
+  EXPECT_EQ(LineWithStored({Ready("a")}, Prompt(100), {{"raw", 99}}), "remote aludel 99 coded");
+  EXPECT_EQ(LineWithStored({Ready("a", {"raw"})}, Prompt(100), {{"raw", 99}}), "stored raw 99 coded");
+  EXPECT_EQ(LineWithStored({Ready("a", {"raw"})}, Prompt(100), {{"aludel", 99}}), "stored aludel 99 coded");
+  EXPECT_EQ(LineWithStored({Ready("a")}, Prompt(100, "raw"), {{"raw", 99}, {"aludel", 99}}),
+            "stored raw 99 forced");
+}
+
+TEST(Planner, WhatIsStoredHereIsNotForEveryRequest) {
+  const std::map<std::string, int64_t> all = {{"aludel", 99}, {"raw", 99}};
+  EXPECT_EQ(LineWithStored({}, Wishing(Prompt(100), Fidelity::kExact), all), "local  0 fidelity");
+  EXPECT_EQ(LineWithStored({}, Wishing(Prompt(100), Fidelity::kHigh), all), "local  0 no_target")
+      << "not measured";
+  EXPECT_EQ(LineWithStored({}, Prompt(31), all), "local  0 short_prompt");
+  PlanRequest young = Prompt(100);
+  young.takes_stored = false;
+  EXPECT_EQ(LineWithStored({Ready("a")}, young, all), "remote aludel 99 coded");
+}
+
+TEST(Planner, ByPredictionWhatIsStoredHereIsOneMorePlan) {
+  PlannerOptions options = Options();
+  options.by_prediction = true;
+  const std::vector<PlanTarget> one = {Ready("a", {"aludel"})};
+  std::map<std::string, Prediction> known;
+  const Predict predict = [&](std::optional<size_t> target, const std::string&) {
+    return known[!target ? "local" : *target == kOwnStore ? "stored" : "remote"];
+  };
+  const auto line = [&] {
+    const Plan plan = *MakePlan(options, kFormats, one, Prompt(100), predict,
+                                [](const std::string& format) { return format == "aludel" ? 40 : 0; });
+    return absl::StrCat(Name(plan.kind), " ", plan.handed_over_tokens, " ", Name(plan.reason),
+                        plan.hedge_after ? absl::StrCat(" hedge ", *plan.hedge_after) : "");
+  };
+  known = {{"local", {.ttft = 0.5}}, {"remote", {.ttft = 0.3}}, {"stored", {.ttft = 0.1}}};
+  EXPECT_EQ(line(), "stored 40 fastest");
+  known["stored"].ttft = 0.35;
+  EXPECT_EQ(line(), "remote 99 fastest");
+  known["remote"].ttft = 0.6;
+  known["stored"].ttft = 0.6;
+  EXPECT_EQ(line(), "local 0 fastest");
+  known["stored"] = {.stale = true};  // never tried: local prefill is soon enough beside it
+  EXPECT_EQ(line(), "stored 40 explore hedge 0.5");
+}
+
 TEST(Planner, RanksOneServerBeforeTheRequestsOthers) {
   const std::vector<PlanTarget> three = {Ready("a"), Ready("b"), Ready("c")};
   using Names = std::vector<std::string>;

@@ -95,6 +95,23 @@ TEST(ToldAnswer, ComparesPlansByTheCacheThatTheyGive) {
   EXPECT_FALSE(told.SamePlan(Started("local")));
 }
 
+TEST(ToldAnswer, TakesTheSameFramesFromAServersOwnStore) {
+  v1::Started remote = Started("remote", "aludel");
+  v1::Started stored = Started("stored", "aludel");
+  remote.set_handed_over_tokens(99);
+  stored.set_handed_over_tokens(99);
+  ToldAnswer told(1);
+  told.Started(stored);
+  EXPECT_TRUE(told.SamePlan(remote));
+  EXPECT_FALSE(told.SamePlan(Started("remote", "int8")));
+  remote.set_handed_over_tokens(98);
+  EXPECT_FALSE(told.SamePlan(remote)) << "the last one would be computed over codes";
+  v1::GenerateRequest request;
+  told.AskForPlan(&request);
+  EXPECT_EQ(request.format(), "aludel");
+  EXPECT_TRUE(request.has_max_staleness_ms());
+}
+
 TEST(ToldAnswer, AsksForACacheLikeTheFirst) {
   ToldAnswer told(1);
   v1::GenerateRequest request;

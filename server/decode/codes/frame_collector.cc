@@ -1,0 +1,48 @@
+#include "server/decode/codes/frame_collector.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/store/feed/chunk_keeper.h"
+
+namespace aludel {
+
+void FrameCollector::Add(const FrameHeader& header, absl::Span<const uint8_t> payload) {
+  std::vector<Frame> dropped;  // freed without the lock
+  absl::MutexLock lock(&mutex_);
+  if (full_) return;
+  const size_t held = room_->held.fetch_add(payload.size()) + payload.size();
+  bytes_ += payload.size();
+  if (held > room_->limit) {
+    full_ = true;
+    room_->held.fetch_sub(std::exchange(bytes_, 0));
+    dropped.swap(frames_);
+    return;
+  }
+  frames_.push_back({header.sequence, header.coverage, {payload.begin(), payload.end()}});
+}
+
+std::vector<FrameCollector::Frame> FrameCollector::Take() {
+  std::vector<Frame> frames;
+  absl::MutexLock lock(&mutex_);
+  room_->held.fetch_sub(std::exchange(bytes_, 0));
+  frames.swap(frames_);
+  return frames;
+}
+
+void FrameCollector::Restart() {
+  Take();
+  absl::MutexLock lock(&mutex_);
+  full_ = false;
+}
+
+void FrameCollector::Keep(absl::Span<const int32_t> prompt) {
+  std::vector<Frame> frames = Take();
+  // As they were encoded: chunk by chunk.
+  std::sort(frames.begin(), frames.end(),
+            [](const Frame& a, const Frame& b) { return a.sequence < b.sequence; });
+  ChunkKeeper keeper({.store = store_, .codec = codec_.get(), .prompt = prompt, .begin = begin_});
+  for (const Frame& frame : frames) keeper.Add(frame.coverage, frame.payload);
+}
+
+}  // namespace aludel

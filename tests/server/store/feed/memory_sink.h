@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/codec/codec.h"
+
+namespace aludel {
+
+// Keeps coverages and payloads, and refuses frames after a while.
+class MemorySink : public FrameSink {
+ public:
+  absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override {
+    if (coverages.size() == fails_after) return absl::UnavailableError("the link has gone");
+    memory_.assign(max_bytes, 0);
+    return absl::MakeSpan(memory_);
+  }
+  absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override {
+    coverages.push_back(coverage);
+    payloads.emplace_back(memory_.begin(), memory_.begin() + static_cast<int64_t>(bytes));
+    return absl::OkStatus();
+  }
+
+  std::vector<FrameCoverage> coverages;
+  std::vector<std::vector<uint8_t>> payloads;
+  size_t fails_after = 100;
+
+ private:
+  std::vector<uint8_t> memory_;
+};
+
+}  // namespace aludel
