@@ -146,6 +146,11 @@ absl::Status LoadHevcEncoder() { return TheLibrary().status; }
 absl::StatusOr<std::vector<std::vector<uint8_t>>> EncodeHevcSequence(const HevcPictures& pictures) {
   ALUDEL_RETURN_IF_ERROR(LoadHevcEncoder());
   const x265_api& api = *TheLibrary().api;
+  if (pictures.count > 1 && std::min(pictures.width, pictures.height) < kMinSequenceSide) {
+    return absl::InvalidArgumentError(absl::StrFormat("%d pictures of %d x %d, want sides of %d at least",
+                                                      pictures.count, pictures.width, pictures.height,
+                                                      kMinSequenceSide));
+  }
   ALUDEL_CHECK(pictures.samples.size() == pictures.plane_bytes() * pictures.planes() * pictures.count);
   const std::unique_ptr<x265_param, void (*)(x265_param*)> param(api.param_alloc(), api.param_free);
   const std::unique_ptr<x265_picture, void (*)(x265_picture*)> source(api.picture_alloc(), api.picture_free);

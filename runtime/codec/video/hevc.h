@@ -27,6 +27,8 @@ struct HevcPictures {
 
 // NVIDIA's decoders take none that are smaller.
 inline constexpr int kMinPictureSide = 144;
+// libx265 3.5 predicts from samples that no decoder has beside pictures 16 wide, and so loses some.
+inline constexpr int kMinSequenceSide = 32;
 // Within level 6.2; bounds what a frame can make a decoder allocate, too.
 inline constexpr int kMaxPictureSide = 8192;
 inline constexpr int64_t kMaxPictureSamples = int64_t{1} << 25;
@@ -41,7 +43,8 @@ HevcPictures PaddedPicture(int64_t width, int64_t height);
 absl::Status LoadHevcEncoder();
 absl::Status LoadHevcDecoder();
 
-// A slice for each picture, without its NAL unit header. Internal where libx265 fails, or as LoadHevcEncoder.
+// A slice for each picture, without its NAL unit header. InvalidArgument where there are several below kMinSequenceSide;
+// Internal where libx265 fails, or as LoadHevcEncoder.
 absl::StatusOr<std::vector<std::vector<uint8_t>>> EncodeHevcSequence(const HevcPictures& pictures);
 
 // The inverse: sets `pictures->samples`; all else of it is known. DataLoss where `slices` are not one whole slice a picture, as

@@ -188,6 +188,7 @@ TEST_F(RepackJobTest, VideoFramesHoldTheSameLatentsAndAreServedWhereTheyAreNamed
   EXPECT_NE((*LoadArtifactManifest(out_)->Find("aludel-p2"))->encoder.sha256, encoder);
   EXPECT_THAT(ListFormats(out_).value(), ::testing::Not(::testing::Contains("aludel-p2")));
   EXPECT_THAT(ListFormats(out_).value(), ::testing::Contains("aludel-p0"));
+  EXPECT_THAT(ListVideoFormats(out_).value(), ::testing::ElementsAre("aludel-p2"));
   job_.options.packing = LatentPacking::kRans;
   EXPECT_THAT(RunRepackJob(job_, device_.get()).ToString(), HasSubstr("has packing video"));
 }

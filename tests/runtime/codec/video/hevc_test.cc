@@ -125,8 +125,8 @@ TEST_F(Hevc, SeesSomeDamageAndNeverShowsOldMemory) {
 TEST_F(Hevc, GivesBackSequencesOfThreePlanes) {
   static std::mt19937_64 random(std::random_device{}());
   for (const auto& [width, height, count] :
-       {std::tuple(16, 16, 1), std::tuple(16, 16, 40), std::tuple(64, 24, 7), std::tuple(144, 152, 5),
-        std::tuple(32, 16, 300)}) {
+       {std::tuple(16, 16, 1), std::tuple(32, 32, 40), std::tuple(64, 40, 7), std::tuple(144, 152, 5),
+        std::tuple(32, 64, 200)}) {
     for (const int spread : {0, 3, 256}) {
       HevcPictures pictures{width, height, count, /*three_planes=*/true, {}};
       const size_t picture_bytes = 3 * pictures.plane_bytes();
@@ -147,6 +147,11 @@ TEST_F(Hevc, GivesBackSequencesOfThreePlanes) {
       EXPECT_EQ(DecodeHevcSequence(spans, &back).code(), absl::StatusCode::kDataLoss);
     }
   }
+}
+
+TEST_F(Hevc, RefusesSequencesOfSmallPictures) {
+  HevcPictures pictures{16, 32, 2, /*three_planes=*/true, std::vector<uint8_t>(2 * 3 * 16 * 32)};
+  EXPECT_EQ(EncodeHevcSequence(pictures).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Pictures, AreBounded) {
