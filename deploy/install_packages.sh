@@ -17,6 +17,7 @@ build_packages=(
   libhiredis-dev                                                                      # the prefix store's remote tier
 )
 test_packages=(
+  libavcodec-dev libx265-dev                                              # packing video: headers to build it, libraries to run it
   libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy nodejs npm
   prometheus redis-server chromium openssl python3-jsonschema python3-numpy python3-yaml
   buildah dpkg-dev file iproute2 libopenblas0 lintian man-db systemd zstd  # image, our own packages, what they depend on, and units

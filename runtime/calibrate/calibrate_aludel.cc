@@ -234,6 +234,7 @@ AludelEncoderWeights QuantizeAt(float step, const AludelAnalysis& analysis, Alud
   for (size_t g = 0; g < shape->groups.size(); ++g) {
     encoder.push_back(Quantize(analysis.encoders[g], analysis.samples[g], step));
     shape->groups[g].rank = encoder.back().matrix.rows;
+    if (shape->packing == LatentPacking::kVideo) encoder.back().grid.video = kVideoLayout;
     if (!HasScales(shape->packing)) continue;
     encoder.back().grid.planes = shape->planes;
     const LatentSample& sample = analysis.samples[g];

@@ -140,15 +140,17 @@ void AddAludelFlags(FlagSet* flags, AludelJob* job, AludelFlags* raw) {
              "aludel, kvtc: the same at its tail, beside the last token; -1: none, kvtc 11");
   flags->Add("sensitivity-prompts", "N", &job->sensitivity_prompts,
              "aludel: prompts whose answers show where errors hurt; 0: all layers and tokens count alike");
-  flags->Add("packing", "NAME", &raw->packing,
-             "aludel: rans (entropy-coded by scales in the artifact), embedded (the same in planes: frames "
-             "that may be "
-             "cut behind any of them), deflate (by tables in every frame) or fixed (bit widths)");
+  flags->Add(
+      "packing", "NAME", &raw->packing,
+      "aludel: rans (entropy-coded by scales in the artifact), embedded (the same in planes: frames "
+      "that may be "
+      "cut behind any of them), deflate (by tables in every frame), video (lossless HEVC pictures; needs "
+      "libx265) or fixed (bit widths)");
   flags->Add("planes", "N", &raw->planes,
              "aludel: with --packing embedded, planes of a frame; each that is left out doubles the step");
   flags->Add("repack", &raw->repack,
              "aludel: give the formats in --out, or the one that --format names, the packing rans, or "
-             "embedded where "
+             "embedded or video where "
              "--packing says so, with scales fitted to --data. Their losses stay");
   flags->Add("work", "DIR", &job->work, "aludel: intermediate files; default OUT.work");
   flags->Add("keep-work", &job->keep_work, "aludel: leave them for the next run");
@@ -199,7 +201,7 @@ absl::Status ReadAludelFlags(const AludelFlags& raw, int64_t seed, AludelJob* jo
   const std::optional<LatentPacking> packing = ParseLatentPacking(raw.packing);
   if (!packing.has_value()) {
     return absl::InvalidArgumentError("--packing is \"" + raw.packing +
-                                      "\", want rans, embedded, deflate or fixed");
+                                      "\", want rans, embedded, deflate, video or fixed");
   }
   if (raw.repack && (job->base.add || job->retune || raw.max_kl > 0 || raw.bytes_per_token > 0)) {
     return absl::InvalidArgumentError(

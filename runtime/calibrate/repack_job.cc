@@ -29,9 +29,9 @@ class Repacking {
   Repacking(const AludelJob& job, Device* device) : job_(job), device_(device) {}
 
   absl::Status Run() {
-    if (!HasScales(job_.options.packing)) {
+    if (!HasCoder(job_.options.packing)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--repack gives rans or embedded, not ", Name(job_.options.packing),
+          "--repack gives rans, embedded or video, not ", Name(job_.options.packing),
           ": encoders of deflate and fixed would be one file, by whose hash servers tell frames apart"));
     }
     ALUDEL_ASSIGN_OR_RETURN(const std::optional<ArtifactManifest> found, FindArtifact(job_.base.out));
@@ -84,16 +84,25 @@ class Repacking {
                             LoadAludelEncoder(old, from, config.kv_dim(), config.hidden));
     ArtifactFormat format = from;
     const bool embedded = job_.options.packing == LatentPacking::kEmbedded;
-    if (!embedded && from.aludel.packing == LatentPacking::kEmbedded) {
+    const bool video = job_.options.packing == LatentPacking::kVideo;
+    if (!embedded && !video && from.aludel.packing == LatentPacking::kEmbedded) {
       return absl::InvalidArgumentError(
           absl::StrCat("format ", from.name,
                        " is embedded already: rans would be the same file, whose hash tells frames apart"));
     }
+    if (from.aludel.packing == LatentPacking::kVideo) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "format ", from.name,
+          " has packing video, which leaves a trace in its files: repack the one that it was made of"));
+    }
     format.aludel.packing = job_.options.packing;
-    for (AludelEncoderGroup& group : encoder) group.grid.planes = embedded ? job_.options.planes : 0;
-    ALUDEL_RETURN_IF_ERROR(FitScales(format.aludel, &encoder));
+    for (AludelEncoderGroup& group : encoder) {
+      group.grid.planes = embedded ? job_.options.planes : 0;
+      group.grid.video = video ? kVideoLayout : 0;
+    }
+    if (!video) ALUDEL_RETURN_IF_ERROR(FitScales(format.aludel, &encoder));
     ALUDEL_ASSIGN_OR_RETURN(const std::string data, DescribeData(job_.base.data));
-    format.notes["scales"] = absl::StrFormat("%d prompts of %s", prompts_.train.size(), data);
+    if (!video) format.notes["scales"] = absl::StrFormat("%d prompts of %s", prompts_.train.size(), data);
     ALUDEL_ASSIGN_OR_RETURN(const double bytes, BytesPerToken(format.aludel, encoder));
     PrintLine(absl::StrFormat("%s: %s, %.2f bytes a token of %d held-out prompts", format.name,
                               Name(format.aludel.packing), bytes, prompts_.held_out.size()));

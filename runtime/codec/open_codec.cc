@@ -88,6 +88,10 @@ bool Decodes(const std::vector<ArtifactDecoder>& decoders, absl::string_view con
          });
 }
 
+bool IsVideo(const ArtifactFormat& format) {
+  return format.kind == ArtifactKind::kAludel && format.aludel.packing == LatentPacking::kVideo;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EncoderFactory>> OpenEncoders(absl::string_view format,
@@ -162,7 +166,18 @@ absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact
   if (artifact.empty()) return names;
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(artifact));
   for (const ArtifactFormat& format : manifest.formats) {
-    if (Decodes(format.decoders, consumer_hash)) names.push_back(format.name);
+    if (!IsVideo(format) && Decodes(format.decoders, consumer_hash)) names.push_back(format.name);
+  }
+  return names;
+}
+
+absl::StatusOr<std::vector<std::string>> ListVideoFormats(const std::string& artifact,
+                                                          absl::string_view consumer_hash) {
+  std::vector<std::string> names;
+  if (artifact.empty()) return names;
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(artifact));
+  for (const ArtifactFormat& format : manifest.formats) {
+    if (IsVideo(format) && Decodes(format.decoders, consumer_hash)) names.push_back(format.name);
   }
   return names;
 }

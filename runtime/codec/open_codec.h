@@ -23,10 +23,15 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view f
                                                              const Transformer& consumer,
                                                              absl::string_view adapter_hash = "");
 
-// Wire formats that a server offers with this artifact directory if not told otherwise, "raw" first.
+// Wire formats that a server offers with this artifact directory if not told otherwise, "raw" first; none of packing video.
 // With a consumer's model hash, only those that it has a decoder for.
 absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact,
                                                      absl::string_view consumer_hash = "");
+
+// The artifact's formats of packing video: they are slower than rans on every CPU, and need libraries that not every machine has.
+// OpenEncoders and OpenDecoders know such names; servers, evaluation and benchmarks take them only where they are named.
+absl::StatusOr<std::vector<std::string>> ListVideoFormats(const std::string& artifact,
+                                                          absl::string_view consumer_hash = "");
 
 // Cuts of the artifact's embedded formats: "NAME@N" for each N below their planes, the largest first. Reads the encoders.
 // OpenEncoders and OpenDecoders know such names; servers offer them only where they are named.

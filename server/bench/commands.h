@@ -15,6 +15,7 @@ absl::Status LoadCommand(int argc, char** argv);
 absl::Status MakeAdapterCommand(int argc, char** argv);
 absl::Status MakeCodecCommand(int argc, char** argv);
 absl::Status MakeModelCommand(int argc, char** argv);
+absl::Status PackingCommand(int argc, char** argv);
 absl::Status RouteSimCommand(int argc, char** argv);
 absl::Status ServeCommand(int argc, char** argv);
 absl::Status StoreCommand(int argc, char** argv);

@@ -27,6 +27,7 @@ constexpr SubCommand kSubCommands[] = {
     {"make-adapter", "write a random LoRA adapter for a model", MakeAdapterCommand},
     {"make-codec", "write a random artifact for two models, where only its speed matters", MakeCodecCommand},
     {"make-model", "write a checkpoint of a published shape with random weights", MakeModelCommand},
+    {"packing", "code the latents of prompts in every packing: bytes against entropy, rates", PackingCommand},
     {"route-sim", "simulate how gateways route a trace over many servers, policy against policy",
      RouteSimCommand},
     {"serve", "load an OpenAI-compatible endpoint and measure what its users would see", ServeCommand},

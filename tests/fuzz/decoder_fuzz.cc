@@ -13,6 +13,7 @@
 #include "runtime/codec/handoff.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/codec/scd/reconstruct.h"
+#include "runtime/codec/video/hevc.h"
 
 namespace {
 
@@ -88,6 +89,8 @@ struct Fixture {
     codecs.push_back(Aludel(LatentPacking::kRans, -1, *model));
     codecs.push_back(Aludel(LatentPacking::kEmbedded, -1, *model));
     codecs.push_back(Aludel(LatentPacking::kEmbedded, -1, *model, /*planes=*/1));
+    // Last: a build, or a machine, without libavcodec does without.
+    if (LoadHevcDecoder().ok()) codecs.push_back(Aludel(LatentPacking::kVideo, -1, *model));
   }
 };
 

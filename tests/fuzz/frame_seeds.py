@@ -1,4 +1,4 @@
-"""Payloads of kinds aludel (rans, embedded, fixed, deflate) and lossless for decoder_fuzz, by FORMAT.md and nothing else: its
+"""Payloads of kinds aludel (rans, embedded, fixed, deflate, video) and lossless for decoder_fuzz, by FORMAT.md and nothing else: its
 golden examples are checked when seeds are made."""
 
 import math
@@ -11,7 +11,10 @@ from typing import Dict, List, Sequence, Tuple
 BITS = [1, 2, 4, 8, 12, 16]
 DECAYS = [0.1, 0.3, 0.7, 0.9, 0.99, 0.999]
 PLANES = 4
-LOSSLESS, FIXED, DEFLATE, RANS, EMBEDDED, EMBEDDED_CUT = 1, 8, 9, 11, 12, 13
+LOSSLESS, FIXED, DEFLATE, RANS, EMBEDDED, EMBEDDED_CUT, VIDEO = 1, 8, 9, 11, 12, 13, 14
+# libx265's slices of a flat picture, and of the symbols that frame_seeds has.
+FLAT_SLICE = bytes.fromhex("ac16c0c922b646969295cd7ea0eeecf6db83000003000003000003000003000003000003001990")
+SLICE = bytes.fromhex("ac16c0c920230baade0301d5bb65bb4cad890b2022ba64122aa58b5a21169c4a1b1967c0000003000003000003000003000003000202")
 KV_DIM = 32
 TOKENS = 5
 MAX_BECOMES_ONE = [1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256, 362, 512, 724, 1024, 1365]
@@ -166,6 +169,16 @@ def embedded_payload(codes: Sequence[Sequence[int]], bits: Sequence[int], decays
     return payload
 
 
+def low_bits(codes: Sequence[Sequence[int]], bits: Sequence[int]) -> bytes:
+    """What is below the high 8 bits of wide codes."""
+    value = size = 0
+    for latent, b in zip(codes, bits):
+        for code in latent if b > 8 else []:
+            value |= (code & ((1 << (b - 8)) - 1)) << size
+            size += b - 8
+    return value.to_bytes((size + 7) // 8, "little")
+
+
 def lossless_payload(numbers: List[int]) -> bytes:
     """One plane of bf16 numbers."""
     exponents = [bits >> 7 & 0xFF for bits in numbers]
@@ -219,7 +232,9 @@ def frame_seeds(layers: int) -> List[Tuple[str, bytes]]:
     numbers = [struct.unpack("<H", struct.pack("<f", random.gauss(0, 1))[2:])[0] for _ in range(TOKENS * KV_DIM)]
     split = lossless_payload(numbers)
     seeds = [("fixed", FIXED, [fixed]), ("deflate", DEFLATE, [deflated]), ("rans", RANS, [coded]),
-             ("embedded", EMBEDDED, [embedded]), ("embedded-cut", EMBEDDED_CUT, [base])]
+             ("embedded", EMBEDDED, [embedded]), ("embedded-cut", EMBEDDED_CUT, [base]),
+             ("video", VIDEO, [b"\x01" + low_bits(codes, BITS) + SLICE]), ("video-plain", VIDEO, [b"\x00" + planes]),
+             ("video-flat", VIDEO, [b"\x01" + low_bits([[0] * TOKENS] * len(BITS), BITS) + FLAT_SLICE])]
     out = [(name, bytes([codec]) + b"".join(frame(0, layers, 2, payload) for payload in payloads))
            for name, codec, payloads in seeds]
     stored = b"\x00" + bytes(bits >> 7 & 0xFF for bits in numbers) + bytes(b >> 8 & 0x80 | b & 0x7F for b in numbers)

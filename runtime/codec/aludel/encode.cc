@@ -10,6 +10,7 @@
 #include "runtime/codec/coverage.h"
 #include "runtime/codec/outbox.h"
 #include "runtime/codec/scd/projector.h"
+#include "runtime/codec/video/video_coder.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -183,6 +184,9 @@ absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeAludelEncoders(std::string f
                           Projector::Create(model, std::max<int64_t>(config.hidden, 2 * config.kv_dim())));
   std::vector<LatentGrid> grids;
   for (const EncoderGroup& group : groups) grids.push_back(group.grid);
+  if (shape.packing == LatentPacking::kVideo) {
+    ALUDEL_RETURN_IF_ERROR(VideoCoder::CheckEncoder(grids, model.options().max_rows));
+  }
   return std::make_unique<AludelEncoderFactory>(
       AludelSpec(std::move(format), std::move(artifact_hash), shape, grids, config.layers), std::move(shape),
       std::move(groups), std::move(projector), model);

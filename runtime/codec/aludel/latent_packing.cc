@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
 #include "runtime/codec/aludel/embedded_coder.h"
+#include "runtime/codec/video/video_coder.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -70,6 +71,9 @@ std::function<size_t(int64_t tokens)> PackedBound(const LatentGrid& grid, Latent
   if (packing == LatentPacking::kEmbedded) {
     return [bound = EmbeddedBound(grid)](int64_t tokens) { return bound.Bytes(tokens); };
   }
+  if (packing == LatentPacking::kVideo) {
+    return [bits = grid.bits](int64_t tokens) { return VideoCoder::MaxBytes(bits, tokens); };
+  }
   return [bits = grid.bits, packing](int64_t tokens) -> size_t {
     const size_t planes = PlaneBytes(bits, packing, tokens);
     return packing == LatentPacking::kFixed ? planes : deflateBound(nullptr, planes);
@@ -103,6 +107,7 @@ size_t DeflatePlanes(absl::Span<const uint8_t> planes, absl::Span<uint8_t> paylo
 
 std::unique_ptr<LatentCoder> MakeLatentCoder(const LatentGrid& grid, LatentPacking packing, int planes) {
   if (packing == LatentPacking::kRans) return std::make_unique<RansCoder>(grid);
+  if (packing == LatentPacking::kVideo) return std::make_unique<VideoCoder>(grid);
   if (packing != LatentPacking::kEmbedded) return nullptr;
   return std::make_unique<EmbeddedCoder>(grid, std::min(planes, grid.planes));
 }
@@ -117,7 +122,7 @@ absl::StatusOr<OpenedPlanes> OpenPlanes(absl::Span<const uint8_t> payload, const
         absl::StrFormat("latents of %d tokens of rank %d take %d bytes, at most %d are read", tokens,
                         grid.bits.size(), want, kMostBytes));
   }
-  if (HasScales(packing)) {
+  if (HasCoder(packing)) {
     ALUDEL_ASSIGN_OR_RETURN(PlaneScale scale, coder->Decode(payload, tokens, opened));
     return OpenedPlanes{*opened, std::move(scale)};
   }
@@ -138,8 +143,8 @@ size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, Laten
 
 size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, LatentPacking packing,
                    const LatentCoder* coder, absl::Span<uint8_t> out) {
-  // Coders with scales look at their bounds by themselves.
-  ALUDEL_CHECK(HasScales(packing) || out.size() >= MaxPackedBytes(grid, packing, tokens));
+  // Coders look at their bounds by themselves.
+  ALUDEL_CHECK(HasCoder(packing) || out.size() >= MaxPackedBytes(grid, packing, tokens));
   const bool fixed = packing == LatentPacking::kFixed;
   std::vector<uint8_t> to_code(fixed ? 0 : PlaneBytes(grid.bits, packing, tokens));
   uint8_t* const bytes = fixed ? out.data() : to_code.data();

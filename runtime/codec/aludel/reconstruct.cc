@@ -10,6 +10,7 @@
 #include "runtime/codec/aludel/spec.h"
 #include "runtime/codec/coverage.h"
 #include "runtime/codec/scd/projector.h"
+#include "runtime/codec/video/video_coder.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -251,6 +252,7 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeAludelDecoders(std::string f
   ALUDEL_ASSIGN_OR_RETURN(DecoderMemory work, MakeDecoderMemory(model, groups));
   std::vector<LatentGrid> grids;
   for (const DecoderGroup& group : groups) grids.push_back(group.grid);
+  if (shape.packing == LatentPacking::kVideo) ALUDEL_RETURN_IF_ERROR(VideoCoder::CheckDecoder(grids));
   return std::make_unique<AludelDecoderFactory>(
       AludelSpec(std::move(format), std::move(artifact_hash), shape, grids, model.config().layers),
       std::move(shape), std::move(groups), std::move(work), model);

@@ -38,6 +38,14 @@ absl::StatusOr<int> PlanesOfGroup(const WeightFile& file, size_t group) {
                                                     kMaxEmbeddedPlanes));
 }
 
+absl::Status CheckVideoLayout(const WeightFile& file, size_t group) {
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<float> values, file.Values(GroupTensor(group, "video"), {1}));
+  if (values[0] == static_cast<float>(kVideoLayout)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: tensor %s is %g, want %d, the only layout of pictures", file.path(),
+                      GroupTensor(group, "video"), values[0], kVideoLayout));
+}
+
 absl::StatusOr<LatentGrid> LoadGrid(const WeightFile& file, size_t group, int64_t rank,
                                     LatentPacking packing) {
   LatentGrid grid;
@@ -64,6 +72,10 @@ absl::StatusOr<LatentGrid> LoadGrid(const WeightFile& file, size_t group, int64_
   if (packing == LatentPacking::kEmbedded) {
     ALUDEL_ASSIGN_OR_RETURN(grid.planes, PlanesOfGroup(file, group));
   }
+  if (packing == LatentPacking::kVideo) {
+    ALUDEL_RETURN_IF_ERROR(CheckVideoLayout(file, group));
+    grid.video = kVideoLayout;
+  }
   return grid;
 }
 
@@ -72,6 +84,7 @@ void AddGrid(size_t group, const LatentGrid& grid, TensorList* tensors) {
   tensors->AddVector(GroupTensor(group, "bits"), BitsAsFloats(grid.bits));
   if (!grid.decays.empty()) tensors->AddVector(GroupTensor(group, "decays"), grid.decays);
   if (grid.planes > 0) tensors->AddVector(GroupTensor(group, "planes"), {static_cast<float>(grid.planes)});
+  if (grid.video > 0) tensors->AddVector(GroupTensor(group, "video"), {static_cast<float>(grid.video)});
 }
 
 }  // namespace
@@ -133,6 +146,10 @@ std::map<std::string, std::vector<float>> ListScales(const AludelEncoderWeights&
   std::map<std::string, std::vector<float>> scales;
   for (size_t g = 0; g < weights.size(); ++g) {
     const LatentGrid& grid = weights[g].grid;
+    if (packing == LatentPacking::kVideo) {
+      scales[GroupTensor(g, "video")] = {static_cast<float>(grid.video)};
+      continue;
+    }
     scales[GroupTensor(g, "decays")] = grid.decays;
     if (packing == LatentPacking::kEmbedded)
       scales[GroupTensor(g, "planes")] = {static_cast<float>(grid.planes)};

@@ -25,7 +25,7 @@ absl::StatusOr<AludelDecoderWeights> LoadAludelDecoder(const ArtifactManifest& m
 // Planes of an embedded format's first group: what NAME@N may name.
 absl::StatusOr<int> LoadPlanes(const ArtifactManifest& manifest, const ArtifactFormat& format);
 
-// What a packing that HasScales adds to files of both sides, by tensor.
+// What a packing that HasCoder adds to files of both sides, by tensor.
 std::map<std::string, std::vector<float>> ListScales(const AludelEncoderWeights& weights,
                                                      LatentPacking packing);
 

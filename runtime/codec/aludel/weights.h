@@ -19,10 +19,11 @@ namespace aludel {
 
 // How quantized latents become bytes.
 enum class LatentPacking : uint8_t {
-  kFixed,    // each latent in its own number of bits
-  kDeflate,  // Huffman codes (RFC 1951) over planes of bytes
-  kRans,     // codes of tables that both sides have, by one scale a latent
-  kEmbedded  // the same in planes, coarse ones first: a payload may end behind any of them
+  kFixed,     // each latent in its own number of bits
+  kDeflate,   // Huffman codes (RFC 1951) over planes of bytes
+  kRans,      // codes of tables that both sides have, by one scale a latent
+  kEmbedded,  // the same in planes, coarse ones first: a payload may end behind any of them
+  kVideo      // a lossless HEVC picture of them
 };
 
 constexpr const char* Name(LatentPacking packing) {
@@ -35,13 +36,15 @@ constexpr const char* Name(LatentPacking packing) {
       return "rans";
     case LatentPacking::kEmbedded:
       return "embedded";
+    case LatentPacking::kVideo:
+      return "video";
   }
   return "unknown";
 }
 
 constexpr std::optional<LatentPacking> ParseLatentPacking(std::string_view name) {
-  for (const LatentPacking packing :
-       {LatentPacking::kFixed, LatentPacking::kDeflate, LatentPacking::kRans, LatentPacking::kEmbedded}) {
+  for (const LatentPacking packing : {LatentPacking::kFixed, LatentPacking::kDeflate, LatentPacking::kRans,
+                                      LatentPacking::kEmbedded, LatentPacking::kVideo}) {
     if (name == Name(packing)) return packing;
   }
   return std::nullopt;
@@ -50,6 +53,11 @@ constexpr std::optional<LatentPacking> ParseLatentPacking(std::string_view name)
 // True where tables are made from LatentGrid::decays.
 constexpr bool HasScales(LatentPacking packing) {
   return packing == LatentPacking::kRans || packing == LatentPacking::kEmbedded;
+}
+
+// True where a LatentCoder codes planes.
+constexpr bool HasCoder(LatentPacking packing) {
+  return HasScales(packing) || packing == LatentPacking::kVideo;
 }
 
 struct AludelGroup {
@@ -74,6 +82,9 @@ struct AludelShape {
   bool has_side() const { return recomputed_layers >= 0; }
 };
 
+// The only layout of pictures so far. In files, so that an encoder's hash tells frames of one packing from another's.
+inline constexpr int kVideoLayout = 1;
+
 // The quantizer of a group's latents.
 struct LatentGrid {
   float step = 0;         // of every latent: the encoder has put them on one scale
@@ -81,6 +92,7 @@ struct LatentGrid {
   // [rank] where the packing HasScales, else empty: exp(-1 / (2 s)), s the scale of codes' logistic distribution.
   std::vector<float> decays;
   int planes = 0;  // of LatentPacking::kEmbedded, else 0
+  int video = 0;   // of LatentPacking::kVideo how a picture is laid out, kVideoLayout; else 0
 };
 
 struct AludelEncoderGroup {

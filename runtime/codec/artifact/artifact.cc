@@ -149,8 +149,8 @@ absl::StatusOr<AludelShape> ParseAludel(const Reader& reader) {
   ALUDEL_ASSIGN_OR_RETURN(const std::string packing, reader.String("packing"));
   const std::optional<LatentPacking> known = ParseLatentPacking(packing);
   if (!known.has_value()) {
-    return reader.Error(
-        absl::StrCat("packing is \"", packing, "\", want \"rans\", \"embedded\", \"deflate\" or \"fixed\""));
+    return reader.Error(absl::StrCat("packing is \"", packing,
+                                     "\", want \"rans\", \"embedded\", \"deflate\", \"video\" or \"fixed\""));
   }
   shape.packing = *known;
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<Reader> groups, reader.Objects("groups"));

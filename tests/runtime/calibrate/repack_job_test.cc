@@ -10,6 +10,7 @@
 #include "runtime/codec/artifact/artifact_files.h"
 #include "runtime/codec/handoff.h"
 #include "runtime/codec/open_codec.h"
+#include "runtime/codec/video/hevc.h"
 #include "runtime/evaluate/in_process_handoff.h"
 #include "runtime/evaluate/questions.h"
 #include "runtime/model/weights/safetensors.h"
@@ -171,6 +172,27 @@ TEST_F(RepackJobTest, EmbeddedFramesHoldTheSameLatentsAndTakeCuts) {
   EXPECT_THAT(RunRepackJob(job_, device_.get()).ToString(), HasSubstr("aludel-p2 is embedded already"));
 }
 
+TEST_F(RepackJobTest, VideoFramesHoldTheSameLatentsAndAreServedWhereTheyAreNamed) {
+  size_t deflated = 0, video = 0;
+  const std::vector<float> want = Logits(out_, &deflated);
+  const std::string encoder = (*LoadArtifactManifest(out_)->Find("aludel-p2"))->encoder.sha256;
+  job_.options.packing = LatentPacking::kVideo;
+  const absl::Status status = RunRepackJob(job_, device_.get());
+  if (!LoadHevcEncoder().ok()) {
+    EXPECT_EQ(status.code(), LoadHevcEncoder().code()) << status;
+    GTEST_SKIP() << status;
+  }
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(Logits(out_, &video), want);
+  EXPECT_NE(video, deflated);
+  EXPECT_NE((*LoadArtifactManifest(out_)->Find("aludel-p2"))->encoder.sha256, encoder);
+  EXPECT_THAT(ListFormats(out_).value(), ::testing::Not(::testing::Contains("aludel-p2")));
+  EXPECT_THAT(ListFormats(out_).value(), ::testing::Contains("aludel-p0"));
+  EXPECT_THAT(ListVideoFormats(out_).value(), ::testing::ElementsAre("aludel-p2"));
+  job_.options.packing = LatentPacking::kRans;
+  EXPECT_THAT(RunRepackJob(job_, device_.get()).ToString(), HasSubstr("has packing video"));
+}
+
 TEST_F(RepackJobTest, DecodersThatConsumersShareStayOneFile) {
   ArtifactManifest shared = LoadArtifactManifest(out_).value();
   for (ArtifactFormat& format : shared.formats) {
@@ -204,7 +226,7 @@ TEST_F(RepackJobTest, RefusesDeflateAndFixed) {
     job_.options.packing = packing;
     const absl::Status refused = RunRepackJob(job_, device_.get());
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
-    EXPECT_THAT(refused.ToString(), HasSubstr("--repack gives rans or embedded"));
+    EXPECT_THAT(refused.ToString(), HasSubstr("--repack gives rans, embedded or video"));
     const ArtifactManifest manifest = LoadArtifactManifest(out_).value();
     EXPECT_EQ((*manifest.Find("aludel-p2"))->aludel.packing, LatentPacking::kDeflate);
     EXPECT_EQ((*manifest.Find("aludel-p2"))->encoder.sha256, encoder);

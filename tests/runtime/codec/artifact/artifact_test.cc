@@ -159,9 +159,9 @@ TEST_F(Artifact, ManifestFieldsAreNamedWhenTheyAreWrong) {
   EXPECT_THAT(Complaint("\"kind\": \"scd\"", "\"kind\": \"zip\""), HasSubstr("kind is \"zip\""));
   EXPECT_THAT(Complaint("scd.encoder.safetensors", "../../etc/passwd"),
               HasSubstr("formats[2].encoder: file is \"../../etc/passwd\""));
-  EXPECT_THAT(
-      Complaint("\"packing\": \"rans\"", "\"packing\": \"zip\""),
-      HasSubstr("formats[0]: packing is \"zip\", want \"rans\", \"embedded\", \"deflate\" or \"fixed\""));
+  EXPECT_THAT(Complaint("\"packing\": \"rans\"", "\"packing\": \"zip\""),
+              HasSubstr("formats[0]: packing is \"zip\", want \"rans\", \"embedded\", \"deflate\", \"video\" "
+                        "or \"fixed\""));
   EXPECT_THAT(Complaint("\"first_layer\": 3", "\"first_layer\": 4"),
               HasSubstr("formats[0].groups[0]: first_layer is 4"));
   EXPECT_THAT(Complaint("\"recomputed_layers\": 2", "\"recomputed_layers\": -2"),

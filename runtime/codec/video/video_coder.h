@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/codec/aludel/latent_coder.h"
+#include "runtime/codec/aludel/weights.h"
+
+namespace aludel {
+
+// LatentPacking::kVideo: a frame's symbols as one picture, a latent a row and a token a column, through lossless HEVC
+// (hevc.h). For machines whose video engines are idle, and to compare with; rANS takes less of everything on a CPU.
+class VideoCoder : public LatentCoder {
+ public:
+  explicit VideoCoder(const LatentGrid& grid);
+
+  // Whether both sides of a format of such grids can work with frames of up to `tokens` tokens: InvalidArgument where a
+  // picture would be too large, else as LoadHevcEncoder and LoadHevcDecoder.
+  static absl::Status CheckEncoder(const std::vector<LatentGrid>& grids, int64_t tokens);
+  static absl::Status CheckDecoder(const std::vector<LatentGrid>& grids);
+
+  // Bound on a payload's bytes.
+  static size_t MaxBytes(const std::vector<int>& bits, int64_t tokens);
+
+  // Codes are left as they are where a picture would take more, or libx265 fails.
+  size_t Encode(absl::Span<const uint8_t> planes, int64_t tokens, absl::Span<uint8_t> payload) const override;
+  absl::StatusOr<PlaneScale> Decode(absl::Span<const uint8_t> payload, int64_t tokens,
+                                    std::vector<uint8_t>* planes) const override;
+
+ private:
+  absl::Status DecodePicture(absl::Span<const uint8_t> payload, int64_t tokens,
+                             std::vector<uint8_t>* planes) const;
+  absl::Status CheckRanges(const std::vector<uint8_t>& planes, int64_t tokens) const;
+
+  PlaneScale scale_;
+};
+
+}  // namespace aludel
