@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "aludel/v1/store.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
 #include "server/rpc/cache_salt.h"
@@ -190,6 +191,42 @@ TEST_F(KeptCodesTest, ABitThatFlippedOnDiskIsAMiss) {
   const Answer stored = Ask(fleet, prompt, "stored");
   EXPECT_EQ(stored.tokens, fresh.tokens);
   EXPECT_EQ(stored.started.payload_bytes(), 0u);
+}
+
+TEST_F(KeptCodesTest, ObeysAnOperatorWithTheToken) {
+  // Of "operator".
+  Fleet fleet(
+      Keeping("memory_bytes: 67108864 control_token_sha256: "
+              "'06e55b633481f7bb072957eabcf110c972e86691c3cfedabe088024bffe42f23'"));
+  ASSERT_TRUE(fleet.Start());
+  const auto prompt = DemoPrompts(1)[0];
+  const std::string alice = MakeCacheSalt("alice", "");
+  Ask(fleet, prompt, "remote", alice);
+  ASSERT_TRUE(fleet.decode().WaitMetric(kMemory, fleet.prefill().Metric(kMemory)));
+
+  const auto stub = v1::StoreControl::NewStub(grpc::CreateChannel(
+      absl::StrCat("127.0.0.1:", fleet.decode_port()), grpc::InsecureChannelCredentials()));
+  v1::LookupRequest lookup;
+  v1::LookupResponse stored;
+  lookup.mutable_prompt()->mutable_tokens()->Add(prompt.begin(), prompt.end());
+  lookup.mutable_prompt()->set_format(kFormat);
+  lookup.mutable_prompt()->set_key("alice");
+  grpc::ClientContext stranger;
+  stranger.AddMetadata("authorization", "Bearer guess");
+  EXPECT_EQ(stub->Lookup(&stranger, lookup, &stored).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  grpc::ClientContext looking;
+  looking.AddMetadata("authorization", "Bearer operator");
+  ASSERT_TRUE(stub->Lookup(&looking, lookup, &stored).ok());
+  EXPECT_EQ(stored.memory_tokens(), prompt.size() - 1);
+
+  v1::ClearRequest clear;
+  v1::ClearResponse cleared;
+  clear.mutable_of()->set_key("alice");
+  grpc::ClientContext clearing;
+  clearing.AddMetadata("authorization", "Bearer operator");
+  ASSERT_TRUE(stub->Clear(&clearing, clear, &cleared).ok());
+  EXPECT_EQ(fleet.decode().Metric(kMemory), 0);
+  Ask(fleet, prompt, "remote", alice);
 }
 
 }  // namespace
