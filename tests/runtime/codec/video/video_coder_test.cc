@@ -94,6 +94,21 @@ TEST_F(VideoCoderTest, LeavesCodesThatAPictureWouldMakeLarger) {
   EXPECT_THAT(back, ElementsAre(3.0f, -300.0f));
 }
 
+// A payload that was made once, by FORMAT.md in another language and libx265 3.5: decoders go on to read it.
+TEST_F(VideoCoderTest, ReadsThePayloadsOfOthers) {
+  const std::vector<uint8_t> payload = {
+      0x01, 0x2e, 0xf1, 0x94, 0x29, 0x47, 0x27, 0x03, 0x09, 0xac, 0x16, 0xc0, 0xc9, 0x20, 0x23, 0x0b,
+      0xaa, 0xde, 0x03, 0x01, 0xd5, 0xbb, 0x65, 0xbb, 0x4c, 0xad, 0x89, 0x0b, 0x20, 0x22, 0xba, 0x64,
+      0x12, 0x2a, 0xa5, 0x8b, 0x5a, 0x21, 0x16, 0x9c, 0x4a, 0x1b, 0x19, 0x67, 0xc0, 0x00, 0x00, 0x03,
+      0x00, 0x00, 0x03, 0x00, 0x00, 0x03, 0x00, 0x00, 0x03, 0x00, 0x00, 0x03, 0x00, 0x02, 0x02};
+  const LatentGrid grid{1.0f, {1, 2, 4, 8, 12, 16}};
+  std::vector<float> z(5 * 6);
+  const absl::Status status = UnpackLatents(payload, 5, grid, kVideo, z.data());
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_THAT(z, ElementsAre(0, 0, 1, 5, 110, 921, 0, -1, -2, 3, 18, 626, 0, -1, 0, 20, 81, 116, 0, 0, 0, 2,
+                             -33, -974, 0, 0, -4, -1, 20, 400));
+}
+
 TEST_F(VideoCoderTest, RefusesHostileBytes) {
   constexpr int64_t kTokens = 300;
   const LatentGrid grid{0.5f, {6, 10, 4}};
