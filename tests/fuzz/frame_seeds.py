@@ -12,11 +12,15 @@ BITS = [1, 2, 4, 8, 12, 16]
 DECAYS = [0.1, 0.3, 0.7, 0.9, 0.99, 0.999]
 PLANES = 4
 LOSSLESS, FIXED, DEFLATE, RANS, EMBEDDED, EMBEDDED_CUT, VIDEO = 1, 8, 9, 11, 12, 13, 14
-# libx265's slices of a flat picture, and of the symbols that frame_seeds has.
+# libx265's slices of a flat picture, and of the symbols of video_codes.
 FLAT_SLICE = bytes.fromhex("ac16c0c922b646969295cd7ea0eeecf6db83000003000003000003000003000003000003001990")
-SLICE = bytes.fromhex("ac16c0c920230baade0301d5bb65bb4cad890b2022ba64122aa58b5a21169c4a1b1967c0000003000003000003000003000003000202")
+SLICE = bytes.fromhex(
+    "ac16c0c91ef413f17e00bd70146dd488521530e711be2c6e74ce4c181b06c49448a92c78f815821106a4e2804e9125b47947"
+    "da762fb6cc804a3839ae1f560b1a231a9492325a628cb5a21169c4a1b1967c00000300000300000300000300000300002020"
+)
 KV_DIM = 32
 TOKENS = 5
+VIDEO_TOKENS = 22  # a picture of fewer takes more than its codes, and is refused
 MAX_BECOMES_ONE = [1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256, 362, 512, 724, 1024, 1365]
 BIT_IS_ONE = [512, 609, 724, 861, 1024, 1218, 1448, 1722, 2048]
 
@@ -169,6 +173,12 @@ def embedded_payload(codes: Sequence[Sequence[int]], bits: Sequence[int], decays
     return payload
 
 
+def video_codes() -> List[List[int]]:
+    """For each latent a pattern within its bits."""
+    return [[max(-(1 << (b - 1)), min((1 << (b - 1)) - 1, ((7 * t + 3 * i) % 5 - 2) * max(1, (1 << b) >> 7)))
+             for t in range(VIDEO_TOKENS)] for i, b in enumerate(BITS)]
+
+
 def low_bits(codes: Sequence[Sequence[int]], bits: Sequence[int]) -> bytes:
     """What is below the high 8 bits of wide codes."""
     value = size = 0
@@ -204,9 +214,9 @@ def check_examples() -> None:
             raise SystemExit(f"FORMAT.md says {want}, and this makes {got.hex()}")
 
 
-def frame(layer: int, layers: int, token: int, payload: bytes) -> bytes:
+def frame(layer: int, layers: int, token: int, payload: bytes, tokens: int = TOKENS) -> bytes:
     """As decoder_fuzz reads frames."""
-    return bytes([layer, layers, 0, token, TOKENS]) + struct.pack("<H", len(payload)) + payload
+    return bytes([layer, layers, 0, token, tokens]) + struct.pack("<H", len(payload)) + payload
 
 
 def frame_seeds(layers: int) -> List[Tuple[str, bytes]]:
@@ -232,11 +242,12 @@ def frame_seeds(layers: int) -> List[Tuple[str, bytes]]:
     numbers = [struct.unpack("<H", struct.pack("<f", random.gauss(0, 1))[2:])[0] for _ in range(TOKENS * KV_DIM)]
     split = lossless_payload(numbers)
     seeds = [("fixed", FIXED, [fixed]), ("deflate", DEFLATE, [deflated]), ("rans", RANS, [coded]),
-             ("embedded", EMBEDDED, [embedded]), ("embedded-cut", EMBEDDED_CUT, [base]),
-             ("video", VIDEO, [b"\x01" + low_bits(codes, BITS) + SLICE]), ("video-plain", VIDEO, [b"\x00" + planes]),
-             ("video-flat", VIDEO, [b"\x01" + low_bits([[0] * TOKENS] * len(BITS), BITS) + FLAT_SLICE])]
+             ("embedded", EMBEDDED, [embedded]), ("embedded-cut", EMBEDDED_CUT, [base])]
     out = [(name, bytes([codec]) + b"".join(frame(0, layers, 2, payload) for payload in payloads))
            for name, codec, payloads in seeds]
+    video = [("video", b"\x01" + low_bits(video_codes(), BITS) + SLICE), ("video-plain", b"\x00" + bytes(8 * VIDEO_TOKENS)),
+             ("video-flat", b"\x01" + low_bits([[0] * VIDEO_TOKENS] * len(BITS), BITS) + FLAT_SLICE)]
+    out += [(name, bytes([VIDEO]) + frame(0, layers, 2, payload, VIDEO_TOKENS)) for name, payload in video]
     stored = b"\x00" + bytes(bits >> 7 & 0xFF for bits in numbers) + bytes(b >> 8 & 0x80 | b & 0x7F for b in numbers)
     out.append(("lossless", bytes([LOSSLESS]) + frame(0, 1, 0, split + split) + frame(1, 1, 0, split + stored)))
     return out

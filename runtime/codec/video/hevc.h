@@ -27,7 +27,8 @@ struct HevcPictures {
 
 // NVIDIA's decoders take none that are smaller.
 inline constexpr int kMinPictureSide = 144;
-// libx265 3.5 predicts from samples that no decoder has beside pictures 16 wide, and so loses some.
+// Pictures 16 wide that libx265 3.5 had predicted from others came back with other samples at their edges, for reasons unknown; none
+// of those that are wider did.
 inline constexpr int kMinSequenceSide = 32;
 // Within level 6.2; bounds what a frame can make a decoder allocate, too.
 inline constexpr int kMaxPictureSide = 8192;

@@ -88,14 +88,16 @@ absl::StatusOr<std::vector<TtftSetup>> PlanSetups(const std::vector<std::string>
     const bool first = setups.empty();
     TtftSetup setup{.artifact = artifact};
     ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> held, ListFormats(artifact));
+    ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> video, ListVideoFormats(artifact));
     known.insert(known.end(), held.begin() + (first ? 0 : 1), held.end());
+    known.insert(known.end(), video.begin(), video.end());
     std::vector<std::string> wanted = formats;
     if (formats.empty()) {
       wanted = held;
       wanted.push_back(kPlanner);
     }
     for (const std::string& format : wanted) {
-      const bool here = NeedsNoArtifact(format) ? first : Holds(held, format);
+      const bool here = NeedsNoArtifact(format) ? first : Holds(held, format) || Holds(video, format);
       if (!here || Holds(setup.formats, format)) continue;
       setup.formats.push_back(format);
       placed.push_back(format);
