@@ -10,6 +10,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/device_options.h"
+#include "kernels/replay_kinds.h"
 #include "kernels/replay_stats.h"
 
 namespace aludel {
@@ -25,7 +26,7 @@ constexpr char kWgmma[] = "wgmma";
 // Memory comes from the device's stream-ordered pool, which keeps what is freed: handoffs allocate staging
 // for each request, and cudaMalloc would stop the GPU for it. Allocate waits, so its memory is good on every
 // stream; Free orders the memory's next use after all work enqueued so far on any stream.
-class CudaDevice final : public Device {
+class CudaDevice final : public Device, public ReplayKinds {
  public:
   CudaDevice(int ordinal, bool graphs, bool wgmma)
       : ordinal_(ordinal), graphs_(graphs), wgmma_(wgmma), name_(absl::StrCat("cuda:", ordinal)) {}
@@ -51,6 +52,8 @@ class CudaDevice final : public Device {
 
   void Replay(const ReplayKey& key, Stream stream, absl::FunctionRef<void()> work) override;
   ReplayStats replay_stats(Stream stream) const override { return StateOf(stream).replay_stats(); }
+  // Without graphs, too: launches are those that a graph would have.
+  int64_t ReplayedPositions(int64_t positions) const override { return cuda::PositionBucket(positions); }
 
   Ops& ops() override { return *ops_; }
 

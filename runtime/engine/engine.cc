@@ -14,6 +14,7 @@
 #include "runtime/engine/engine_front.h"
 #include "runtime/engine/engine_request.h"
 #include "runtime/engine/sequence.h"
+#include "runtime/model/decode_warm_up.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -139,6 +140,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Start(Transformer* model, const 
       auto pool,
       BlockPool::Create(model->device(),
                         model->MakeKvLayout(options.kv_blocks, options.block_tokens, options.kv_dtype)));
+  if (options.warm_up_decoding) {
+    // What prefills locally beside a late handoff may take part in such a step.
+    ALUDEL_RETURN_IF_ERROR(
+        WarmUpDecoding(*model, *pool, options.max_num_seqs + options.max_hedges, options.max_context));
+  }
   return std::unique_ptr<Engine>(
       new Engine(std::make_unique<Impl>(model, tokenizer, options, std::move(pool))));
 }

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
+#include "kernels/replay_kinds.h"
 
 namespace aludel {
 
@@ -22,19 +23,23 @@ absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(Device* device, con
     return absl::InvalidArgumentError(absl::StrFormat(
         "KV cache of %d blocks of %d tokens: both must be positive", layout.blocks, layout.block_tokens));
   }
-  auto memory = device->Allocate(layout.total_bytes());
+  KvLayout stored = layout;
+  if (dynamic_cast<const ReplayKinds*>(device) != nullptr) ++stored.blocks;
+  auto memory = device->Allocate(stored.total_bytes());
   if (!memory.ok()) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "KV cache needs %.1f MiB (%d blocks x %d tokens x %d bytes per token) on %s: %s",
-        static_cast<double>(layout.total_bytes()) / (1 << 20), layout.blocks, layout.block_tokens,
+        static_cast<double>(stored.total_bytes()) / (1 << 20), stored.blocks, layout.block_tokens,
         layout.bytes_per_token(), device->name(), std::string(memory.status().message())));
   }
-  return std::unique_ptr<BlockPool>(new BlockPool(device, layout, *std::move(memory)));
+  return std::unique_ptr<BlockPool>(new BlockPool(device, layout, stored, *std::move(memory)));
 }
 
-BlockPool::BlockPool(Device* device, const KvLayout& layout, Buffer memory)
+BlockPool::BlockPool(Device* device, const KvLayout& layout, const KvLayout& stored, Buffer memory)
     : device_(device),
       layout_(layout),
+      stored_(stored),
+      padding_(static_cast<BlockId>(layout.blocks)),
       memory_(std::move(memory)),
       references_(layout.blocks, 0),
       kept_(layout.blocks, false),

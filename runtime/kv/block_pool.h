@@ -46,6 +46,8 @@ class BlockRef {
 // still free to be allocated, but last and oldest first. Owned by the engine thread; not thread-safe.
 // Allocate() never waits: it fails with ResourceExhausted, and the scheduler chooses between preempting
 // and deferring.
+//
+// Where the device remembers steps (ReplayKinds), there is one block more, never handed out, for rows that fill a step up.
 class BlockPool {
  public:
   // ResourceExhausted with the arithmetic where the device lacks the memory.
@@ -70,11 +72,15 @@ class BlockPool {
   int64_t free_blocks() const { return static_cast<int64_t>(free_.size()) + idle_blocks_; }
   int64_t idle_blocks() const { return idle_blocks_; }
   absl::Span<const int32_t> references() const { return references_; }  // [blocks]
-  PagedKv Layer(int layer) const { return layout_.Layer(memory_.data(), layer); }
+  PagedKv Layer(int layer) const { return stored_.Layer(memory_.data(), layer); }
+  // The block list of a sequence that nobody reads, one block; empty where the device remembers nothing.
+  absl::Span<const BlockId> padding() const {
+    return absl::MakeConstSpan(&padding_, stored_.blocks - layout_.blocks);
+  }
 
  private:
   friend class BlockRef;
-  BlockPool(Device* device, const KvLayout& layout, Buffer memory);
+  BlockPool(Device* device, const KvLayout& layout, const KvLayout& stored, Buffer memory);
 
   // A place in the ring of idle blocks, whose head stands at index `blocks`; the oldest comes first.
   struct IdleLink {
@@ -86,6 +92,8 @@ class BlockPool {
 
   Device* device_;
   KvLayout layout_;
+  KvLayout stored_;  // with the padding
+  BlockId padding_;
   Buffer memory_;
   std::vector<int32_t> references_;  // [blocks]
   std::vector<bool> kept_;           // [blocks]

@@ -7,25 +7,16 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "kernels/fused_decode.h"
+#include "kernels/replay_kinds.h"
 #include "runtime/model/weights/weights.h"
+#include "runtime/model/workspace.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
 namespace {
 
-// GEMM primitives are made per row count. Rounding the count keeps them few; the rows beyond are zeros or
-// leftovers and never read.
-int64_t GemmRows(int64_t rows) { return rows <= 16 ? rows : (rows + 15) / 16 * 16; }
-
-// Rows of logits that a workspace begins with; a step that asks for more makes it larger. A step has far fewer sequences than
-// tokens: a row for each token of a chunk would take gigabytes with a large vocabulary.
-constexpr int64_t kFirstLogitRows = 64;
-
 // Rows of logits in host memory at a time, where every token's are wanted: 20 MB with a vocabulary of 150,000.
 constexpr int64_t kLogitRows = 32;
-
-// Rows of a step that may be fused, whatever the device takes.
-constexpr size_t kMostFusedRows = 16;
 
 bool WantsAllLogits(absl::Span<const BatchItem> items) {
   return std::any_of(items.begin(), items.end(),
@@ -48,50 +39,6 @@ const LoraWeights* AdapterOf(absl::Span<const SequenceRows> rows, absl::Span<con
 }
 
 }  // namespace
-
-// One allocation per activation, sized for the largest batch.
-struct Workspace {
-  Buffer x, h, q, kv, attended, gate_up, activated, last, logits, tokens;
-  Buffer angles;              // of a step whose layers are fused
-  bool angles_there = false;  // of the step that runs
-  bool rotated = false;       // q, of the layer that runs: it was fused
-
-  static absl::StatusOr<std::unique_ptr<Workspace>> Create(Device* device, const ModelConfig& config,
-                                                           DType compute, int64_t max_rows) {
-    auto work = std::make_unique<Workspace>();
-    const std::vector<char> zeros(size_t{1} << 20);  // lives until Synchronize: copies may still read it
-    for (const Item& item : Plan(config, compute, max_rows)) {
-      Buffer& buffer = (*work).*item.buffer;
-      ALUDEL_ASSIGN_OR_RETURN(buffer, device->Allocate(item.bytes));
-      for (size_t begin = 0; begin < item.bytes; begin += zeros.size()) {
-        device->CopyToDevice(buffer.as<char>() + begin, zeros.data(),
-                             std::min(zeros.size(), item.bytes - begin), Stream{});
-      }
-    }
-    ALUDEL_RETURN_IF_ERROR(device->Synchronize(Stream{}));
-    return work;
-  }
-
-  struct Item {
-    Buffer Workspace::*buffer;
-    size_t bytes;
-  };
-  static std::vector<Item> Plan(const ModelConfig& config, DType compute, int64_t max_rows) {
-    const size_t rows = GemmRows(max_rows);
-    const size_t narrow = SizeOf(compute);
-    return {{&Workspace::x, rows * config.hidden * sizeof(float)},
-            {&Workspace::h, rows * config.hidden * narrow},
-            {&Workspace::q, rows * config.q_dim() * sizeof(float)},
-            {&Workspace::kv, rows * 2 * config.kv_dim() * sizeof(float)},
-            {&Workspace::attended, rows * config.q_dim() * narrow},
-            {&Workspace::gate_up, rows * 2 * config.ffn * narrow},
-            {&Workspace::activated, rows * config.ffn * narrow},
-            {&Workspace::last, rows * config.hidden * std::max(narrow, sizeof(float))},
-            {&Workspace::logits, std::min<size_t>(rows, kFirstLogitRows) * config.vocab * sizeof(float)},
-            {&Workspace::tokens, rows * sizeof(int32_t)},
-            {&Workspace::angles, std::min<size_t>(rows, kMostFusedRows) * config.head_dim * sizeof(float)}};
-  }
-};
 
 size_t Transformer::WorkspaceBytes(const ModelConfig& config, const TransformerOptions& options) {
   size_t bytes = 0;
@@ -316,8 +263,56 @@ void Transformer::Head(const Batch& batch, absl::Span<const BatchItem> items, co
   ops.SampleRows(logits.Rows(n - drawn, drawn), output.draws, work_->tokens.as<int32_t>(), stream_);
 }
 
-void Transformer::RunStep(const Batch& batch, const Output& output, absl::Span<BatchItem> items,
-                          BlockPool& pool) {
+int64_t Transformer::RepeatedPositions(absl::Span<const BatchItem> items, const Output& output) const {
+  // No two steps have the same rows of each adapter; one that is asked for nothing is rare.
+  if (!adapter_rows_.empty() || output.rows.empty()) return 0;
+  int64_t positions = 0;
+  for (const BatchItem& item : items) {
+    if (item.ids.size() != 1 || item.observer != nullptr || item.reads_only || item.all_logits != nullptr) {
+      return 0;
+    }
+    positions = std::max(positions, item.position + 1);
+  }
+  return positions;
+}
+
+int64_t Transformer::RoundedRows(int64_t rows) const {
+  if (dynamic_cast<const ReplayKinds*>(device_) == nullptr) return rows;
+  int64_t rounded = 1;
+  while (rounded < rows) rounded *= 2;
+  rounded = std::min(rounded, options_.max_rows);
+  // A step whose layers are fused does not lose that for rows that nobody reads.
+  const LayerWeights& layer = weights_->layers[0];
+  const auto fused = [&](int64_t count) {
+    return FusedFor(device_->ops(), config_, layer, count) != nullptr;
+  };
+  if (fused(rows)) {
+    while (!fused(rounded)) --rounded;
+  }
+  return rounded;
+}
+
+void Transformer::RoundUp(const BlockPool& pool, Batch* batch, Output* output) const {
+  const int64_t rows = RoundedRows(batch->count());
+  std::vector<bool> asked(rows);
+  for (const int64_t row : output->rows) asked[row] = true;
+  while (batch->count() < rows) {
+    batch->rows.push_back({batch->count(), 1, 0, pool.padding()});
+    batch->ids.push_back(0);
+    ++batch->writing;
+  }
+  if (!output->draws.empty()) {
+    output->first_draw = output->rows.size() - output->draws.size();
+    output->draws.insert(output->draws.begin(), output->first_draw, RowSampling{});
+    output->draws.resize(rows);
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    if (!asked[row]) output->rows.push_back(row);
+  }
+}
+
+void Transformer::RunStep(const Batch& batch, const Output& output, int64_t repeated_positions,
+                          absl::Span<BatchItem> items, BlockPool& pool) {
   const bool all_logits = WantsAllLogits(items);
   const auto run = [&] {
     Embed(batch);
@@ -330,15 +325,10 @@ void Transformer::RunStep(const Batch& batch, const Output& output, absl::Span<B
     }
     if (!output.rows.empty()) Head(batch, items, output);
   };
-  int64_t positions = 0;
-  if (!adapter_rows_.empty()) return run();  // no two steps have the same rows of each
-  for (const BatchItem& item : items) {
-    if (item.ids.size() != 1 || item.observer != nullptr || item.reads_only || all_logits) return run();
-    positions = std::max(positions, item.position + 1);
-  }
-  const ReplayKey key{absl::HashOf(items.size(), output.rows.size(), output.draws.size(), pool.Layer(0).k,
-                                   work_->logits.data()),
-                      positions};
+  if (repeated_positions == 0) return run();
+  const ReplayKey key{absl::HashOf(batch.rows.size(), output.rows.size(), output.draws.size(),
+                                   pool.Layer(0).k, work_->logits.data()),
+                      repeated_positions};
   device_->Replay(key, stream_, run);
 }
 
@@ -377,17 +367,19 @@ absl::Status Transformer::Forward(absl::Span<BatchItem> items, BlockPool& pool, 
     output.rows.push_back(last_row(i));
     output.draws.push_back(*items[i].draw);
   }
+  const int64_t repeated_positions = RepeatedPositions(items, output);
+  if (repeated_positions > 0 && !pool.padding().empty()) RoundUp(pool, &batch, &output);
   const size_t logit_bytes = output.rows.size() * config_.vocab * sizeof(float);
   if (logit_bytes > work_->logits.size()) {
     // Before the old one goes: a step that finds no memory leaves what the next ones need.
     ALUDEL_ASSIGN_OR_RETURN(work_->logits, device_->Allocate(2 * logit_bytes));
   }
-  RunStep(batch, output, items, pool);
+  RunStep(batch, output, repeated_positions, items, pool);
   device_->CopyToHost(logits->data(), work_->logits.data(), logits->size() * sizeof(float), stream_);
   std::vector<int32_t> tokens(output.draws.size());
   device_->CopyToHost(tokens.data(), work_->tokens.data(), tokens.size() * sizeof(int32_t), stream_);
   ALUDEL_RETURN_IF_ERROR(device_->Synchronize(stream_));
-  size_t next = 0;
+  size_t next = output.first_draw;
   for (BatchItem& item : items) {
     if (item.draw.has_value()) item.token = tokens[next++];
   }

@@ -115,6 +115,9 @@ class Transformer {
   Stream copy_stream() const { return copy_stream_; }
   // Bytes of working memory of a transformer with these options, beside weights and KV cache.
   static size_t WorkspaceBytes(const ModelConfig& config, const TransformerOptions& options);
+  // Rows that a step becomes which only decodes `rows` sequences: more where the device remembers steps (ReplayKinds), so that
+  // few numbers stand for all.
+  int64_t RoundedRows(int64_t rows) const;
   // A layout with this model's shape for `blocks` blocks.
   KvLayout MakeKvLayout(int64_t blocks, int block_tokens, DType dtype) const;
 
@@ -163,6 +166,8 @@ class Transformer {
   struct Output {
     std::vector<int64_t> rows;
     std::vector<RowSampling> draws;
+    size_t first_draw =
+        0;  // of `draws`: those before it, as those behind the items', are of rows that nobody asked for
   };
   // Validates ids.
   absl::Status BeginBatch(absl::Span<const BatchItem> items, Batch* batch);
@@ -175,8 +180,15 @@ class Transformer {
   void Head(const Batch& batch, absl::Span<const BatchItem> items, const Output& output);
   // Logits of every row of the items that have a sink, kLogitRows rows at a time. Behind RunStep.
   absl::Status GiveAllLogits(const Batch& batch, absl::Span<const BatchItem> items);
-  // Steps that only decode are all alike: a device may remember them.
-  void RunStep(const Batch& batch, const Output& output, absl::Span<BatchItem> items, BlockPool& pool);
+  // Of a step that is all alike to others of as many rows, as it only decodes: the position before which its sequences end.
+  // Else 0.
+  int64_t RepeatedPositions(absl::Span<const BatchItem> items, const Output& output) const;
+  // Appends rows that nobody reads and that write into the pool's padding, and asks for logits, and tokens where any are
+  // drawn, of all rows.
+  void RoundUp(const BlockPool& pool, Batch* batch, Output* output) const;
+  // A device may remember steps that are repeated, see above.
+  void RunStep(const Batch& batch, const Output& output, int64_t repeated_positions,
+               absl::Span<BatchItem> items, BlockPool& pool);
   // What goes into a layer's cache, until the next layer begins.
   struct CacheRows {
     TensorView h;     // attention input after its norm, [padded rows, hidden]

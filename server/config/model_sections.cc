@@ -55,7 +55,8 @@ ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& en
                     .max_context = static_cast<int64_t>(engine.max_context()),
                     .max_num_batched_tokens = step_tokens,
                     .max_num_seqs = static_cast<int>(engine.max_num_seqs()),
-                    .prefix_cache = engine.prefix_cache()};
+                    .prefix_cache = engine.prefix_cache(),
+                    .warm_up_decoding = engine.cuda_graphs()};
   options.kv_bytes = engine.kv_bytes();
   return options;
 }

@@ -16,6 +16,7 @@
 #include "kernels/cuda/launch_digest.h"
 #include "kernels/open_device.h"
 #include "kernels/ops.h"
+#include "kernels/replay_kinds.h"
 #include "tests/testing/guarded_memory.h"
 
 namespace aludel {
@@ -250,7 +251,7 @@ class GuardedOps final : public Ops {
   const Enqueue enqueue_;
 };
 
-class GuardedDevice final : public Device {
+class GuardedDevice final : public Device, public ReplayKinds {
  public:
   explicit GuardedDevice(std::unique_ptr<Device> cpu)
       : cpu_(std::move(cpu)), ops_(&cpu_->ops(), &memory_, [this](Stream stream, std::function<void()> work) {
@@ -339,6 +340,12 @@ class GuardedDevice final : public Device {
     absl::MutexLock lock(&mutex_);
     const auto [found, is_new] = traces_.emplace(std::pair(stream.handle, key.calls), first.calls);
     ALUDEL_CHECK(is_new || found->second == first.calls);
+  }
+
+  int64_t ReplayedPositions(int64_t positions) const override {
+    int64_t rounded = 1;
+    while (rounded < positions) rounded *= 8;
+    return rounded;
   }
 
   Ops& ops() override { return ops_; }

@@ -2,12 +2,16 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/replay_stats.h"
+#include "kernels/sample.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/transformer.h"
 #include "tests/testing/test_device.h"
@@ -132,6 +136,121 @@ TEST_P(DecodeGraphs, GiveTheSameBitsAsSingleLaunches) {
   EXPECT_EQ(stats.changed, 0);
   // Of each key and bucket one step is eager and one captured; the second batch of one meets known keys.
   EXPECT_GT(stats.replayed, 4 * (stats.eager + stats.captured));
+}
+
+// A step of three sequences becomes one of four rows, the last of which nobody reads.
+class FilledUpSteps : public ::testing::Test {
+ protected:
+  static constexpr std::array<int64_t, 4> kLengths = {17, 5, 32, 0};
+
+  void SetUp() override {
+    device_ = OpenTestDevice().value();
+    model_ = Transformer::Load(device_.get(), "deploy/demo/chat", {.max_rows = 64}).value();
+    pool_ = BlockPool::Create(device_.get(), model_->MakeKvLayout(8, kBlockTokens, DType::kBf16)).value();
+    if (pool_->padding().empty()) GTEST_SKIP() << "steps are taken as they are";
+    for (size_t s = 0; s < tables_.size(); ++s) {
+      ASSERT_TRUE(tables_[s].Grow(*pool_, kLengths[s] + 1).ok());
+      std::vector<int32_t> ids(kLengths[s]);
+      for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 37 + s * 101 + 11);
+      if (!ids.empty()) Forward({{.ids = ids, .blocks = tables_[s].ids()}});
+    }
+  }
+
+  std::vector<float> Forward(std::vector<BatchItem> items) {
+    std::vector<float> logits;
+    const absl::Status status = model_->Forward(absl::MakeSpan(items), *pool_, &logits);
+    EXPECT_TRUE(status.ok()) << status;
+    for (const BatchItem& item : items) tokens_.push_back(item.token);
+    return logits;
+  }
+
+  // The next token of the first `count` sequences; the last one's is what fills up.
+  std::vector<BatchItem> Items(size_t count) {
+    std::vector<BatchItem> items(count);
+    for (size_t s = 0; s < count; ++s) {
+      items[s].ids = absl::MakeConstSpan(&ids_[s], 1);
+      items[s].position = kLengths[s];
+      items[s].blocks = tables_[s].ids();
+      items[s].wants_logits = true;
+    }
+    return items;
+  }
+
+  // All that the pool hands out: by layer, keys and values, block, head, slot.
+  std::vector<std::vector<char>> Slots() {
+    const KvLayout& layout = pool_->layout();
+    const size_t bytes = layout.head_dim * SizeOf(layout.dtype);
+    std::vector<std::vector<char>> slots;
+    for (int layer = 0; layer < layout.layers; ++layer) {
+      for (const void* const plane : {pool_->Layer(layer).k, pool_->Layer(layer).v}) {
+        std::vector<char> all(layout.plane_bytes());
+        device_->CopyToHost(all.data(), plane, all.size(), model_->stream());
+        EXPECT_TRUE(device_->Synchronize(model_->stream()).ok());
+        for (size_t at = 0; at < all.size(); at += bytes) {
+          slots.emplace_back(all.begin() + at, all.begin() + at + bytes);
+        }
+      }
+    }
+    return slots;
+  }
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Transformer> model_;
+  std::unique_ptr<BlockPool> pool_;
+  std::array<BlockTable, 4> tables_;
+  std::array<int32_t, 4> ids_ = {7, 300, 1999, 0};
+  std::vector<int32_t> tokens_;
+};
+
+TEST_F(FilledUpSteps, WriteTheirSequencesTokensAlone) {
+  const auto before = Slots();
+  Forward(Items(3));
+  const auto after = Slots();
+  ASSERT_EQ(after.size(), before.size());
+  const KvLayout& layout = pool_->layout();
+  std::set<std::pair<int64_t, int64_t>> written;  // block and slot
+  for (int s = 0; s < 3; ++s) {
+    written.emplace(tables_[s].ids()[kLengths[s] / kBlockTokens], kLengths[s] % kBlockTokens);
+  }
+  size_t changed = 0;
+  for (size_t i = 0; i < after.size(); ++i) {
+    if (after[i] == before[i]) continue;
+    ++changed;
+    const auto slot = static_cast<int64_t>(i) % kBlockTokens;
+    const auto block = static_cast<int64_t>(i) / kBlockTokens / layout.kv_heads % layout.blocks;
+    EXPECT_TRUE(written.count({block, slot})) << "block " << block << ", slot " << slot;
+  }
+  EXPECT_EQ(changed, size_t{3} * 2 * layout.layers * layout.kv_heads);
+}
+
+TEST_F(FilledUpSteps, SayWhatTheirRowsSayBesideASequence) {
+  const std::vector<float> four = Forward(Items(4));
+  const std::vector<float> three = Forward(Items(3));
+  const auto vocab = static_cast<size_t>(model_->config().vocab);
+  ASSERT_EQ(four.size(), 4 * vocab);
+  EXPECT_EQ(three, std::vector<float>(four.begin(), four.begin() + 3 * vocab));
+
+  // One asks for nothing, one for a token, one for logits.
+  const RowSampling sampling{.temperature = 2.0, .uniform = 0.7};
+  std::vector<BatchItem> items = Items(3);
+  items[0].wants_logits = items[1].wants_logits = false;
+  items[1].draw = sampling;
+  tokens_.clear();
+  const std::vector<float> last = Forward(items);
+  EXPECT_EQ(last, std::vector<float>(three.begin() + 2 * vocab, three.end()));
+  EXPECT_EQ(tokens_[1], SampleRow(three.data() + vocab, static_cast<int64_t>(vocab), sampling));
+}
+
+TEST_F(FilledUpSteps, AreOfFewSizes) {
+  std::set<int64_t> sizes;
+  for (int64_t rows = 1; rows <= 64; ++rows) {
+    const int64_t rounded = model_->RoundedRows(rows);
+    EXPECT_GE(rounded, rows);
+    EXPECT_LT(rounded, 2 * rows);
+    EXPECT_EQ(model_->RoundedRows(rounded), rounded);
+    sizes.insert(rounded);
+  }
+  EXPECT_THAT(sizes, ::testing::ElementsAre(1, 2, 4, 8, 16, 32, 64));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -214,6 +214,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t opaque, con
     return CUBLAS_STATUS_EXECUTION_FAILED;
   Enqueue(stream, {"cublasLtMatmul",
                    [=] {
+                     const auto bytes = [](const Layout& of) {
+                       return static_cast<int64_t>(of.rows * of.cols * SizeOf(of.type));
+                     };
+                     AddCost("cublasLtMatmul",
+                             {bytes(w_layout) + bytes(a_layout) + bytes(out_layout) * (accumulate ? 2 : 1),
+                              static_cast<int64_t>(2 * w_layout.rows * w_layout.cols * a_layout.cols)});
+                     if (TheWorld().count_only) return;
                      // Its scratch holds anything afterwards.
                      std::memset(workspace, 0xff, 4096);
                      Multiply(operation, w, w_layout, a, a_layout, accumulate, out, out_layout);

@@ -24,6 +24,12 @@
 // Thread-safe: one lock is held over every call.
 namespace aludel::cuda::fake {
 
+// What one launch asks of a card at least: bytes of its memory, each operand once, and operations of its matrix products.
+struct Cost {
+  int64_t bytes = 0;
+  int64_t flops = 0;
+};
+
 // Since the process began, or Reset.
 struct Counts {
   std::map<std::string, int64_t> launches;  // by kernel ("Rope<float>"), and "cublasLtMatmul"
@@ -36,6 +42,9 @@ struct Counts {
   // What the host asked for one by one: kernels and products outside graphs, copies, and graphs.
   int64_t enqueued = 0;
 
+  // Of what has run, by kernel; those of the model's steps are known (fake_traffic.cc).
+  std::map<std::string, Cost> costs;
+
   int64_t kernels() const {
     int64_t sum = 0;
     for (const auto& [name, count] : launches) sum += count;
@@ -44,6 +53,10 @@ struct Counts {
 };
 Counts counts();
 void ResetCounts();
+
+// From now on kernels, products and copies of more than a MiB are counted and not run, so that models of any size are; what
+// memory holds says nothing then, but for what small copies have brought.
+void CountOnly(bool count_only);
 
 // Errors to come. All are as the runtime has them: a sticky one is returned by every call from then on.
 void FailAtLaunch(int64_t launches_from_now, int error);
@@ -65,6 +78,8 @@ const Kernel* FindKernel(const std::string& name);
 struct Extent {
   unsigned x, y, z;
 };
+// What a launch of it costs, once the work before it has run; null where that is not known.
+std::function<Cost()> CostOf(const std::string& kernel, void** arguments, Extent grid);
 // Runs it on simt.h, the order of warps drawn from `seed`; `shared_bytes` beside its own.
 void RunKernel(const Kernel& kernel, Extent grid, Extent block, size_t shared_bytes, uint64_t seed,
                const Body& body);

@@ -63,7 +63,10 @@ cudaError_t Launch(const void* function, const dim3& grid, const dim3& block, vo
   }
   const Extent blocks{grid.x, grid.y, grid.z}, threads{block.x, block.y, block.z};
   Enqueue(stream, {name,
-                   [body = kernel->bind(arguments), kernel, blocks, threads, shared] {
+                   [name, cost = CostOf(name, arguments, blocks), body = kernel->bind(arguments), kernel,
+                    blocks, threads, shared] {
+                     if (cost != nullptr) AddCost(name, cost());
+                     if (TheWorld().count_only) return;
                      RunKernel(*kernel, blocks, threads, shared, TheWorld().random(), body);
                    },
                    nullptr, nullptr});

@@ -16,6 +16,9 @@ constexpr size_t kAlignment = 256;
 
 size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
+// Whether a copy of so many bytes is made.
+bool IsMade(size_t bytes) { return !TheWorld().count_only || bytes <= size_t{1} << 20; }
+
 // Ends with the page before one that nothing may touch, but for what keeps it aligned.
 cudaError_t Map(void** data, size_t bytes, bool host) {
   World& world = TheWorld();
@@ -204,7 +207,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
   ++world.counts.copies;
   ++world.counts.enqueued;
   if (kind != cudaMemcpyDeviceToDevice) world.counts.copied_bytes += bytes;
-  std::memcpy(to, from, bytes);
+  if (IsMade(bytes)) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
 
@@ -214,7 +217,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   CheckCopy(to, from, bytes, kind);
   ++world.counts.copies;
   if (kind != cudaMemcpyDeviceToDevice) world.counts.copied_bytes += bytes;
-  if (kind == cudaMemcpyHostToDevice && !IsPinned(from, bytes)) {
+  if (kind == cudaMemcpyHostToDevice && IsMade(bytes) && !IsPinned(from, bytes)) {
     // Pageable memory is read before the call returns, and what came before it on the stream keeps its place.
     const auto staged = std::make_shared<std::string>(static_cast<const char*>(from), bytes);
     Enqueue(stream, {"copy", [=] { std::memcpy(to, staged->data(), bytes); }, nullptr, nullptr});
@@ -223,7 +226,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   Enqueue(stream, {"copy",
                    [=] {
                      CheckCopy(to, from, bytes, kind);
-                     std::memmove(to, from, bytes);
+                     if (IsMade(bytes)) std::memmove(to, from, bytes);
                    },
                    nullptr, nullptr});
   // To pageable memory it is there when the call returns.

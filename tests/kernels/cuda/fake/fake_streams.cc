@@ -111,6 +111,15 @@ void ResetCounts() {
   const std::lock_guard lock(TheWorld().mutex);
   TheWorld().counts = {};
 }
+void CountOnly(bool count_only) {
+  const std::lock_guard lock(TheWorld().mutex);
+  TheWorld().count_only = count_only;
+}
+void AddCost(const std::string& name, const Cost& cost) {
+  Cost& sum = TheWorld().counts.costs[name];
+  sum.bytes += cost.bytes;
+  sum.flops += cost.flops;
+}
 void FailAtLaunch(int64_t launches_from_now, int error) {
   const std::lock_guard lock(TheWorld().mutex);
   TheWorld().launches_left = launches_from_now;

@@ -72,6 +72,7 @@ struct World {
   cudaError_t to_come = cudaSuccess;
   cudaError_t sticky = cudaSuccess;
   bool no_heuristic = false;
+  bool count_only = false;
 };
 World& TheWorld();
 
@@ -83,6 +84,9 @@ void Enqueue(cudaStream_t stream, Work work, bool asked = true);
 void Drain(cudaStream_t stream, const std::shared_ptr<Mark>& mark);
 // Counts a launch and says what it returns.
 cudaError_t CountLaunch(const std::string& name);
+
+// Of what runs now.
+void AddCost(const std::string& name, const Cost& cost);
 
 // Of the calling thread's captures: dies where one is under way.
 void CheckNotCapturing(const char* call);

@@ -1,0 +1,184 @@
+#include "tests/kernels/cuda/simt.h"
+// Kernels want CUDA's words defined.
+#include "kernels/cuda/sample.cuh"
+
+#include <functional>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "kernels/cuda/attention/attention_args.h"
+#include "kernels/cuda/gemm/fused_args.h"
+#include "kernels/cuda/gemm/skinny_index.h"
+#include "tests/kernels/cuda/fake/fake_cuda.h"
+
+// What kernels ask of a card's memory and of its products, from what they are given. Operands that all blocks read count once:
+// they are read from memory once and then from the cache.
+namespace aludel::cuda::fake {
+namespace {
+
+using Costs = std::map<std::string, std::function<std::function<Cost()>(void** arguments, Extent grid)>>;
+
+// The arguments are copied when the kernel is launched. What they point at is read when it runs.
+template <typename... Args, typename Count>
+auto Counted(const Count& count) {
+  return [count](void** arguments, Extent grid) -> std::function<Cost()> {
+    return [&]<size_t... i>(std::index_sequence<i...>)->std::function<Cost()> {
+      std::tuple<Args...> copies(*static_cast<Args*>(arguments[i])...);
+      return [count, copies, grid] {
+        return std::apply([&](const Args&... args) { return count(int64_t{grid.x}, args...); }, copies);
+      };
+    }
+    (std::index_sequence_for<Args...>{});
+  };
+}
+
+int64_t ElementBytes(DType dtype) { return static_cast<int64_t>(SizeOf(dtype)); }
+int64_t BytesOf(const TensorView& view) { return view.rows * view.cols * ElementBytes(view.dtype); }
+
+// of `rows` rows of `in` by `outs` outputs.
+int64_t ProductFlops(int64_t rows, int64_t in, int64_t outs) { return 2 * rows * in * outs; }
+
+Cost CostOfProduct(int64_t, const SkinnyArgs& args, int64_t weight_bytes) {
+  const int64_t rows = args.out.rows, outs = args.out.cols;
+  return {weight_bytes + rows * args.in * (args.a_scales == nullptr ? 2 : 1) +
+              BytesOf(args.out) * (args.accumulate ? 2 : 1) + (args.bias == nullptr ? 0 : outs * 4),
+          ProductFlops(rows, args.in, outs)};
+}
+
+Cost CostOfNormed(const NormedRows& a, int64_t outs, const float* bias, int64_t out_bytes) {
+  return {outs * a.in * 2 + a.rows * a.in * 4 + a.in * 4 + (bias == nullptr ? 0 : outs * 4) + out_bytes,
+          ProductFlops(a.rows, a.in, outs)};
+}
+
+Cost CostOfAttention(int64_t, const AttentionArgs& args) {
+  const int64_t heads = args.q.cols / args.kv.head_dim;
+  const int64_t position_bytes =
+      2 * int64_t{args.kv.kv_heads} * args.kv.head_dim * ElementBytes(args.kv.dtype);
+  Cost cost{BytesOf(args.q) + BytesOf(args.out), 0};
+  for (int s = 0; s < args.table.count; ++s) {
+    // Another launch's.
+    if (args.work.first_unit[s] == args.work.first_unit[s + 1]) continue;
+    const SequenceEntry& entry = args.table.entries[s];
+    const int64_t end = entry.position_begin + entry.rows;
+    cost.bytes += (end - FirstVisible(entry.position_begin, args.window)) * position_bytes;
+    for (int64_t row = 0; row < entry.rows; ++row) {
+      const int64_t position = entry.position_begin + row;
+      cost.flops += 4 * heads * args.kv.head_dim * (position + 1 - FirstVisible(position, args.window));
+    }
+  }
+  return cost;
+}
+
+void AddProducts(Costs& to) {
+  for (const char* const tiles : {"1", "2"}) {
+    to[std::string("Bf16Product<") + tiles + ">"] =
+        Counted<SkinnyArgs>([](int64_t grid, const SkinnyArgs& args) {
+          return CostOfProduct(grid, args, args.out.cols * args.in * 2);
+        });
+    for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+      to["ScaledProduct<(WeightFormat)" + std::to_string(static_cast<int>(format)) + ", " + tiles + ">"] =
+          Counted<SkinnyArgs>([format](int64_t grid, const SkinnyArgs& args) {
+            const int64_t row_bytes = ScaledRowBytes(args.in, format) +
+                                      RunsOf(args.in) * kRunGroups * static_cast<int64_t>(sizeof(Bf16));
+            return CostOfProduct(grid, args, args.out.cols * row_bytes);
+          });
+    }
+  }
+  to["QuantizeRows"] = Counted<TensorView>([](int64_t, const TensorView& a) -> Cost {
+    return {BytesOf(a) + a.rows * a.cols, 0};
+  });
+  for (const char* const page : {"float", "Bf16"}) {
+    to[std::string("NormQkv<") + page + ">"] = Counted<QkvArgs>([](int64_t, const QkvArgs& args) {
+      const int64_t q_dim = int64_t{args.heads} * args.kv.head_dim;
+      const int64_t kv_dim = int64_t{args.kv.kv_heads} * args.kv.head_dim;
+      const int64_t out_bytes = args.a.rows * (q_dim * 4 + 2 * kv_dim * ElementBytes(args.kv.dtype));
+      return CostOfNormed(args.a, q_dim + 2 * kv_dim, args.bias,
+                          out_bytes + args.a.rows * args.kv.head_dim * 4);
+    });
+  }
+  to["NormGateUp"] = Counted<GateArgs>([](int64_t, const GateArgs& args) {
+    return CostOfNormed(args.a, 2 * args.cols, args.bias, args.a.rows * args.cols * 2);
+  });
+  to["RopeAngles"] = Counted<const float*, float, int, SequenceTable>(
+      [](int64_t, const float*, float, int half, const SequenceTable& table) -> Cost {
+        return {(table.tokens * 2 + 1) * half * 4, 0};
+      });
+}
+
+// Those that go over rows of a type, once for each pair of types.
+template <typename In, typename Out>
+void AddRows(Costs& to, const std::string& in, const std::string& out) {
+  constexpr int64_t kBoth = sizeof(In) + sizeof(Out);
+  for (const char* const vectors : {"true", "false"}) {
+    const std::string types = "<" + in + ", " + out + ", ";
+    to["Norm" + types + vectors + ">"] =
+        Counted<const In*, int64_t, int, int64_t, const float*, float, Out*, int64_t>(
+            [](int64_t grid, const In*, int64_t, int, int64_t width, const float*, float, Out*,
+               int64_t) -> Cost {
+              return {(grid * kBoth + 4) * width, 0};
+            });
+    to["Silu" + types + vectors + ">"] = Counted<const In*, int64_t, Out*, int64_t, int64_t, bool>(
+        [](int64_t grid, const In*, int64_t, Out*, int64_t, int64_t cols, bool gated) -> Cost {
+          return {
+              grid * cols *
+                  (static_cast<int64_t>(sizeof(In)) * (gated ? 2 : 1) + static_cast<int64_t>(sizeof(Out))),
+              0};
+        });
+    for (const char* const index : {"int", "long"}) {
+      to["CopyRows" + types + index + ", " + vectors + ">"] =
+          Counted<const In*, int64_t, const void*, Out*, int64_t, int64_t>(
+              [](int64_t grid, const In*, int64_t, const void*, Out*, int64_t, int64_t cols) -> Cost {
+                return {grid * cols * kBoth, 0};
+              });
+    }
+  }
+  for (const auto& [page, page_bytes] : {std::pair("float", 4), std::pair("Bf16", 2)}) {
+    to["RopeWriteKv<" + in + ", " + out + ", " + page + ">"] =
+        Counted<const In*, int64_t, const Out*, int64_t, const float*, float, SequenceTable, KvPlanes>(
+            [bytes = page_bytes](int64_t, const In*, int64_t, const Out*, int64_t, const float*, float,
+                                 const SequenceTable& table, const KvPlanes& kv) -> Cost {
+              return {table.tokens * kv.kv_heads * kv.head_dim * (kBoth + 2 * bytes), 0};
+            });
+  }
+}
+
+Costs MakeCosts() {
+  Costs to;
+  AddProducts(to);
+  AddRows<float, float>(to, "float", "float");
+  AddRows<float, Bf16>(to, "float", "Bf16");
+  AddRows<Bf16, float>(to, "Bf16", "float");
+  AddRows<Bf16, Bf16>(to, "Bf16", "Bf16");
+  to["Rope<float>"] = Counted<float*, int64_t, int, int, const float*, float, SequenceTable>(
+      [](int64_t, float*, int64_t, int heads, int half, const float*, float,
+         const SequenceTable& table) -> Cost {
+        return {table.tokens * heads * 2 * half * 8, 0};
+      });
+  // Of rows whose token is the likeliest; others are gone over several times.
+  to["Sample"] = Counted<SampleArgs>([](int64_t grid, const SampleArgs& args) -> Cost {
+    return {grid * args.vocab * 4, 0};
+  });
+  for (const char* const vectors : {"true", "false"}) {
+    to[std::string("AddBias<") + vectors + ">"] =
+        Counted<const float*, int64_t, const float*, Bf16*, int64_t, int64_t>(
+            [](int64_t grid, const float*, int64_t, const float*, Bf16*, int64_t, int64_t cols) -> Cost {
+              return {(grid * 6 + 4) * cols, 0};
+            });
+  }
+  return to;
+}
+
+}  // namespace
+
+std::function<Cost()> CostOf(const std::string& kernel, void** arguments, Extent grid) {
+  static const Costs costs = MakeCosts();
+  if (kernel.rfind("MmaAttention<", 0) == 0 || kernel.rfind("WgmmaAttention<", 0) == 0) {
+    return Counted<AttentionArgs>(CostOfAttention)(arguments, grid);
+  }
+  const auto found = costs.find(kernel);
+  return found == costs.end() ? nullptr : found->second(arguments, grid);
+}
+
+}  // namespace aludel::cuda::fake
