@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/decode/load/call_hints.h"
+#include "server/decode/reset_order.h"
 #include "server/decode/run_time_adapters.h"
 #include "server/handoff/caller_identity.h"
 #include "server/rpc/deadline.h"
@@ -126,23 +127,21 @@ grpc::ServerUnaryReactor* DecodeService::ResetCache(grpc::CallbackServerContext*
     reactor->Finish(ToGrpc(calls_.Full()));
     return reactor;
   }
-  context_.cached_prompts->Clear([this] { context_.cache_epoch->Reset(); });
-  context_.load->CacheWasReset();
   spdlog::info("the prefix cache was reset for {}", call->peer());
   const absl::Time deadline = std::min(DeadlineOf(*call, kResetTimeout), MonotonicNow() + kResetTimeout);
-  // The call lives until it is finished, which may be on the thread that removes files.
-  const auto reset_servers = [this, reactor, deadline,
-                              place = std::move(place)](const absl::Status& cleared) {
-    ResetCaches(context_.prefill_pool->Servers(), deadline,
-                [reactor, cleared, place](const absl::Status& status) {
-                  reactor->Finish(ToGrpc(cleared.ok() ? status : cleared));
-                });
+  const auto clear_here = [this](WhenReset cleared) {
+    context_.cached_prompts->Clear([this] { context_.cache_epoch->Reset(); });
+    context_.load->CacheWasReset();
+    if (context_.codes == nullptr) return cleared(absl::OkStatus());
+    context_.codes->store().Clear(std::move(cleared));
   };
-  if (context_.codes == nullptr) {
-    reset_servers(absl::OkStatus());
-  } else {
-    context_.codes->store().Clear(reset_servers);
-  }
+  const auto reset_servers = [this, deadline](WhenReset reset) {
+    ResetCaches(context_.prefill_pool->Servers(), deadline, std::move(reset));
+  };
+  // The call lives until it is finished, which may be on the thread that removes files.
+  ResetInOrder(clear_here, reset_servers, [reactor, place = std::move(place)](const absl::Status& status) {
+    reactor->Finish(ToGrpc(status));
+  });
   return reactor;
 }
 

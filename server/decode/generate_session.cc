@@ -190,6 +190,7 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
   double predicted_ttft = 0;
   {
     absl::MutexLock lock(&mutex_);
+    if (handoff.asked_server) timeline_.AskedServer();
     started =
         timeline_.FirstToken(times, handoff.producer, fell_back, fallback_reason.code(), MonotonicNow());
     predicted_ttft = timeline_.predicted_ttft();
@@ -301,9 +302,11 @@ void GenerateSession::Conclude(const absl::Status& status, const SequenceResult&
 void GenerateSession::End(const absl::Status& status) {
   RequestTimeline::Ended ended;
   bool answering = false;
+  const bool asked_server = handoff_ != nullptr && handoff_->report().asked_server;
   {
     absl::MutexLock lock(&mutex_);
     ended_ = true;
+    if (asked_server) timeline_.AskedServer();
     ended = timeline_.End(status.code(), MonotonicNow());
     answering = timeline_.started();
   }

@@ -11,7 +11,7 @@
 namespace aludel {
 namespace {
 
-constexpr char kLocalPrefill[] = "";  // in place of a target's name
+constexpr char kHere[] = "";  // in place of a target's name: local prefill, or with a format the own store
 
 bool Contains(const std::vector<std::string>& all, const std::string& one) {
   return std::find(all.begin(), all.end(), one) != all.end();
@@ -105,9 +105,9 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
       const auto rest = wanted.prompt_tokens - stored[format];
       std::optional<double> seconds = costs.PredictStored(format, stored[format]);
       if (seconds && rest > 1) *seconds += costs.PredictLocal(rest).value_or(0);
-      return {seconds, may_try && !seconds};
+      return {seconds, may_try && costs.IsStale(kHere, format, now)};
     }
-    if (!target) return {local, may_try && costs.IsStale(kLocalPrefill, "", now)};
+    if (!target) return {local, may_try && costs.IsStale(kHere, "", now)};
     const PlanTarget& server = targets[*target];
     return {PredictRemote(CostTarget(server), format, prompt, shipped, cache_salt, adapter),
             may_try && costs.IsStale(server.name, format, now)};
@@ -120,14 +120,7 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
                               ? MakeBasePlan(context_, adapter, targets, request, predict, stored_here)
                               : MakeAdapterPlan(context_, adapter, targets, request, predict, stored_here));
   if (!plan.hedge_after) EndTrial();
-  if (plan.reason == PlanReason::kExplore) {
-    context_.trials->Spend(plan.try_seconds);
-  } else if (plan.reason == PlanReason::kFastest) {
-    context_.trials->Earn(plan.predicted_ttft.value_or(0));
-  }
-  if (plan.kind != PlanKind::kStored) {
-    costs.Chosen(plan.remote() ? targets[plan.target].name : kLocalPrefill, plan.format, now);
-  }
+  costs.Chosen(plan.remote() ? targets[plan.target].name : kHere, plan.format, now);
   if (!plan.framed()) {
     plan.predicted_ttft = local;
     plan.cached_tokens = cached;
@@ -232,6 +225,7 @@ absl::Status RequestPlanner::CheckDeadline(const Plan& plan, absl::Time deadline
 }
 
 void RequestPlanner::Begin(const Plan& plan, int64_t prompt_tokens) {
+  context_.trials->Account(plan);
   if (plan.remote()) {
     target_ = context_.prefill_pool->Snapshot()[plan.target];
   } else {
@@ -256,8 +250,8 @@ void RequestPlanner::Learn(const RequestTimeline::Started& started, const Sequen
   if (started.plan == PlanKind::kLocal && !whole_) {
     context_.costs->ObserveLocal(started.prompt_tokens, cached_tokens, started.stages);
   }
-  if (replayed_ > 0 && handoff->report().attempts == 1) {
-    // The rest was computed behind it. What was given up took as long, at least.
+  if (replayed_ > 0) {
+    // The rest was computed behind it. What was given up, for local prefill or for a prefill server, took as long, at least.
     const int64_t rest = started.prompt_tokens - replayed_;
     const double computing = rest > 1 ? context_.costs->LocalCompute(rest).value_or(0) : 0;
     context_.costs->ObserveStored(started.labels.format, replayed_,
@@ -284,7 +278,7 @@ void RequestPlanner::Learn(const RequestTimeline::Started& started, const Sequen
 }
 
 void RequestPlanner::LearnOvertaken(const RequestTimeline::Started& started, const Handoff* handoff) {
-  if (!started.handoff) return;
+  if (!started.handoff || target_.name.empty()) return;  // not of the server that it was planned for
   const Handoff::Report report = handoff->report();
   if (!WasOvertaken(started.handoff->code, report.attempts, context_.options->planner.by_prediction,
                     context_.options->hedge)) {

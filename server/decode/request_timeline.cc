@@ -25,6 +25,12 @@ void RequestTimeline::Planned(const Plan& plan, int64_t handed_over_tokens, int 
   last_token_.resize(choices);
 }
 
+void RequestTimeline::AskedServer() {
+  if (plan_ != PlanKind::kStored || started_) return;
+  plan_ = PlanKind::kRemote;
+  replanned_ = true;
+}
+
 RequestTimeline::Started RequestTimeline::FirstToken(const SequenceTimes& times,
                                                      const std::optional<ProducerSeconds>& producer,
                                                      bool fell_back, absl::StatusCode fallback,
@@ -42,7 +48,7 @@ RequestTimeline::Started RequestTimeline::FirstToken(const SequenceTimes& times,
   started.plan = plan_;
   started.prompt_tokens = prompt_tokens_;
   started.stages = stages_;
-  if (!fell_back) started.predicted_ttft = predicted_ttft_;
+  if (!fell_back && !replanned_) started.predicted_ttft = predicted_ttft_;
   return started;
 }
 

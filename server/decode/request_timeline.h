@@ -62,6 +62,9 @@ class RequestTimeline {
   void Adapted(std::string model);
   // The engine gets the sequence. `handed_over_tokens` of a remote or stored plan come as frames.
   void Planned(const Plan& plan, int64_t handed_over_tokens, int choices, absl::Time now);
+  // What was to come from this server's own store was asked of a prefill server in the end: the plan is a remote one from
+  // now on, which nothing was predicted for.
+  void AskedServer();
   // `fallback` is why a remote plan's handoff failed; ok where it did not.
   Started FirstToken(const SequenceTimes& times, const std::optional<ProducerSeconds>& producer,
                      bool fell_back, absl::StatusCode fallback, absl::Time now);
@@ -88,6 +91,7 @@ class RequestTimeline {
   std::string format_;                // "" unless the cache came through a handoff, now or earlier
   int64_t handed_over_tokens_ = 0;
   std::optional<double> predicted_ttft_;
+  bool replanned_ = false;
   bool started_ = false;
   StageSeconds stages_;                 // once started
   std::vector<absl::Time> last_token_;  // by choice

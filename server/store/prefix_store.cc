@@ -140,6 +140,21 @@ bool PrefixStore::Take(absl::Span<const ChunkKey> candidates, absl::Span<const i
   return true;
 }
 
+int64_t PrefixStore::Findable(absl::Span<const int32_t> prompt, StorePosition at) {
+  ChunkHasher hasher;
+  while (at.tokens < static_cast<int64_t>(prompt.size())) {
+    const std::vector<ChunkKey> candidates = Candidates(at.key, prompt.subspan(at.tokens), hasher);
+    absl::MutexLock lock(&mutex_);
+    if (at.generation != lookups_) break;
+    const Node* const node = Longest(candidates, absl::InfinitePast(), at.planes);
+    if (node == nullptr) break;
+    if (FramesOf(*node, at.planes) == nullptr && MonotonicNow() < no_reads_before_) break;
+    at.key = node->key;
+    at.tokens += node->tokens;
+  }
+  return at.tokens;
+}
+
 bool PrefixStore::Put(absl::Span<const int32_t> prompt, int64_t end, std::vector<StoredFrame> frames,
                       StorePosition* at) {
   const absl::Span<const int32_t> tokens = prompt.subspan(at->tokens, end - at->tokens);

@@ -190,6 +190,9 @@ class PrefixStore {
   // The step's agent was sent what is stored up to here.
   void Remember(const WorkflowStep& step, const StorePosition& end);
 
+  // Tokens of the prompt, from its start, that Find would give now, of any age. Does not count as a request.
+  int64_t Findable(absl::Span<const int32_t> prompt, StorePosition at);
+
   // An operator's part, in prefix_store_control.cc. None of it counts as a request.
   // As Find, of any age.
   std::vector<StoredChunk> Peek(absl::Span<const int32_t> prompt, StorePosition* at);

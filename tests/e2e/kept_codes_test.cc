@@ -185,6 +185,7 @@ TEST_F(KeptCodesTest, ABitThatFlippedOnDiskIsAMiss) {
   ASSERT_TRUE(again.status.ok()) << again.status;
   EXPECT_EQ(again.tokens, fresh.tokens);
   EXPECT_GT(again.started.payload_bytes(), 0u);
+  EXPECT_EQ(again.started.plan(), "remote");
   EXPECT_EQ(fleet.decode().Metric("aludel_store_failures_total{reason=\"damaged\"}"), 1);
   EXPECT_EQ(fleet.decode().Metric("aludel_replans_total{reason=\"data_loss\"}"), 1);
   ASSERT_TRUE(fleet.decode().WaitMetric(kMemory, entries));

@@ -1,5 +1,6 @@
 #include "server/decode/codes/code_replay.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -54,8 +55,10 @@ void CodeReplay::Stop() {
 bool CodeReplay::HasRoom(size_t payload_bytes) {
   const size_t weight = FrameRing::Weight(payload_bytes);
   absl::MutexLock lock(&mutex_);
-  // The end of the ring may stay empty for a turn.
-  wants_room_ = ring_.held() > 0 && ring_.held() + 2 * weight > ring_.size();
+  largest_ = std::max(largest_, weight);
+  // The end of the ring that stays empty for a turn is as large as the frame that did not fit there, which may have been
+  // any so far.
+  wants_room_ = ring_.held() > 0 && ring_.held() + weight + largest_ > ring_.size();
   return !wants_room_;
 }
 

@@ -65,6 +65,7 @@ class CodeReplay : public FrameSink, public std::enable_shared_from_this<CodeRep
 
   absl::Mutex mutex_;
   FrameRing ring_ ABSL_GUARDED_BY(mutex_);
+  size_t largest_ ABSL_GUARDED_BY(mutex_) = 0;  // weight of a frame so far
   bool wants_room_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<PrefixFeed> feed_ ABSL_GUARDED_BY(mutex_);
 };

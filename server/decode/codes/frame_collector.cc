@@ -7,10 +7,10 @@
 
 namespace aludel {
 
-void FrameCollector::Add(const FrameHeader& header, absl::Span<const uint8_t> payload) {
+void FrameCollector::Add(int attempt, const FrameHeader& header, absl::Span<const uint8_t> payload) {
   std::vector<Frame> dropped;  // freed without the lock
   absl::MutexLock lock(&mutex_);
-  if (full_) return;
+  if (full_ || attempt != attempt_) return;
   const size_t held = room_->held.fetch_add(payload.size()) + payload.size();
   bytes_ += payload.size();
   if (held > room_->limit) {
@@ -22,22 +22,22 @@ void FrameCollector::Add(const FrameHeader& header, absl::Span<const uint8_t> pa
   frames_.push_back({header.sequence, header.coverage, {payload.begin(), payload.end()}});
 }
 
-std::vector<FrameCollector::Frame> FrameCollector::Take() {
+std::vector<FrameCollector::Frame> FrameCollector::Take(int next_attempt) {
   std::vector<Frame> frames;
   absl::MutexLock lock(&mutex_);
   room_->held.fetch_sub(std::exchange(bytes_, 0));
   frames.swap(frames_);
+  attempt_ = next_attempt;
+  full_ = false;
   return frames;
 }
 
-void FrameCollector::Restart() {
-  Take();
-  absl::MutexLock lock(&mutex_);
-  full_ = false;
-}
+void FrameCollector::Restart(int attempt) { Take(attempt); }
+
+void FrameCollector::Close() { Take(kNone); }
 
 void FrameCollector::Keep(absl::Span<const int32_t> prompt) {
-  std::vector<Frame> frames = Take();
+  std::vector<Frame> frames = Take(kNone);
   // As they were encoded: chunk by chunk.
   std::sort(frames.begin(), frames.end(),
             [](const Frame& a, const Frame& b) { return a.sequence < b.sequence; });

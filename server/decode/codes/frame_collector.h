@@ -31,23 +31,28 @@ class FrameCollector {
   FrameCollector(PrefixStore* store, CollectorRoom* room, std::shared_ptr<const CodecSpec> codec,
                  const StorePosition& begin)
       : store_(store), room_(room), codec_(std::move(codec)), begin_(begin) {}
-  ~FrameCollector() { Restart(); }
+  ~FrameCollector() { Close(); }
   FrameCollector(const FrameCollector&) = delete;
   FrameCollector& operator=(const FrameCollector&) = delete;
 
-  void Add(const FrameHeader& header, absl::Span<const uint8_t> payload);
-  // The handoff begins again, with another server.
-  void Restart();
-  // All frames of the prompt have come and were right. Takes long: hashes tokens.
+  // A frame that came for this attempt, which may be over.
+  void Add(int attempt, const FrameHeader& header, absl::Span<const uint8_t> payload);
+  // The handoff begins, or begins again with another server. Frames of other attempts are not taken from now on.
+  void Restart(int attempt);
+  // The handoff has failed, or is not wanted any more: nothing is held from now on.
+  void Close();
+  // All frames of the prompt have come and were right; closes. Takes long: hashes tokens.
   void Keep(absl::Span<const int32_t> prompt);
 
  private:
+  static constexpr int kNone = 0;  // attempts count from 1
   struct Frame {
     uint32_t sequence = 0;
     FrameCoverage coverage;
     std::vector<uint8_t> payload;
   };
-  std::vector<Frame> Take();
+  // Then takes frames of this attempt alone.
+  std::vector<Frame> Take(int next_attempt);
 
   PrefixStore* const store_;
   CollectorRoom* const room_;
@@ -56,6 +61,7 @@ class FrameCollector {
   absl::Mutex mutex_;
   std::vector<Frame> frames_ ABSL_GUARDED_BY(mutex_);
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of them, in room_->held
+  int attempt_ ABSL_GUARDED_BY(mutex_) = kNone;
   bool full_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -21,9 +21,7 @@ KeptCodes::KeptCodes(PrefixStore* store, size_t memory_bytes,
 int64_t KeptCodes::Tokens(const CodecSpec& codec, absl::string_view salt,
                           absl::Span<const int32_t> prompt) const {
   if (!IsKept(codec)) return 0;
-  StorePosition at = store_->Begin(codec, salt);
-  store_->Peek(prompt, &at);
-  return at.tokens;
+  return store_->Findable(prompt, store_->Begin(codec, salt));
 }
 
 std::unique_ptr<FrameCollector> KeptCodes::Collect(std::shared_ptr<const CodecSpec> codec,

@@ -22,8 +22,8 @@ class KeptCodes {
   // The store must outlive it.
   KeptCodes(PrefixStore* store, size_t memory_bytes, std::function<double()> prefill_tokens_per_second);
 
-  // Tokens of the prompt, from its start, that are kept in this format for this tenant's salt. Hashes what it finds, and
-  // does not count as a use.
+  // Tokens of the prompt, from its start, that are kept in this format for this tenant's salt, and would be read now. Hashes
+  // what it finds, and does not count as a use.
   int64_t Tokens(const CodecSpec& codec, absl::string_view salt, absl::Span<const int32_t> prompt) const;
   // For a handoff that is about to begin; null where nothing of it can be kept.
   std::unique_ptr<FrameCollector> Collect(std::shared_ptr<const CodecSpec> codec, absl::string_view salt);

@@ -116,7 +116,8 @@ void Handoff::CheckLate() {
 
 void Handoff::Replay(FrameExtent extent) {
   // What it will have come to is known before it has: its first token may be out before its last call.
-  account_.Computed(account_.BeginAttempt(), /*producer=*/{}, static_cast<int64_t>(spec_.prompt.size()));
+  account_.Computed(account_.BeginAttempt(/*asks_server=*/false), /*producer=*/{},
+                    static_cast<int64_t>(spec_.prompt.size()));
   if (trace_ != nullptr) trace_->Begin(MonotonicNow());
   const auto replay = std::make_shared<CodeReplay>(
       context_.codes, context_.timer, CodeReplay::Spec{spec_.codec, spec_.tenant, spec_.prompt},
@@ -158,9 +159,9 @@ void Handoff::Start(size_t target, FrameExtent extent) {
     attempt_ = attempt;
     tried_.push_back(target);
   }
-  if (collector_ != nullptr) collector_->Restart();
-  if (trace_ != nullptr) trace_->Begin(MonotonicNow());
   const int number = attempt->number();
+  if (collector_ != nullptr) collector_->Restart(number);
+  if (trace_ != nullptr) trace_->Begin(MonotonicNow());
   attempt->Start(
       shared_from_this(), std::move(extent), /*frame_times=*/trace_ != nullptr,
       {.on_event = [self = shared_from_this(), number,
@@ -177,7 +178,9 @@ void Handoff::OnFrameReceived(const FrameHeader& header, std::vector<uint8_t> he
   }
   if (attempt != nullptr) {
     attempt->FrameReceived(MonotonicNow());
-    if (collector_ != nullptr && attempt->ticket() == header.ticket) collector_->Add(header, payload);
+    if (collector_ != nullptr && attempt->ticket() == header.ticket) {
+      collector_->Add(attempt->number(), header, payload);
+    }
   }
   Deliver(header, std::move(header_bytes), payload, std::move(release));
 }
@@ -265,6 +268,8 @@ void Handoff::GoOn(const absl::Status& reason) {
     if (over_) return;
     over_ = true;
   }
+  if (collector_ != nullptr)
+    collector_->Close();  // others need the room, and this lives as long as the answer
   context_.model->engine().FallBack(sequence_, reason);
 }
 
@@ -315,9 +320,9 @@ void Handoff::End(TicketState end) {
     replay->Stop();
     account_.Closed(/*usage=*/{}, MonotonicNow());
   }
-  if (last == nullptr) return;
-  Close(*last, end);
-  if (end != TicketState::kCompleted || collector_ == nullptr) return;
+  if (last != nullptr) Close(*last, end);
+  if (collector_ == nullptr) return;
+  if (last == nullptr || end != TicketState::kCompleted) return collector_->Close();
   // Not in the engine's time.
   context_.timer->At(MonotonicNow(),
                      [self = shared_from_this()] { self->collector_->Keep(self->spec_.prompt); });

@@ -9,11 +9,12 @@ void HandoffAccount::Begin(absl::Time now) {
   report_.begin = now;
 }
 
-int HandoffAccount::BeginAttempt() {
+int HandoffAccount::BeginAttempt(bool asks_server) {
   absl::MutexLock lock(&mutex_);
   // What a server that failed has said is not of this attempt.
   report_.producer.reset();
   report_.cached_tokens = 0;
+  report_.asked_server |= asks_server;
   return ++report_.attempts;
 }
 

@@ -15,8 +15,8 @@ class HandoffAccount {
   using Listener = std::function<void(const HandoffReport&)>;
 
   void Begin(absl::Time now);
-  // The number of the next attempt, from 1.
-  int BeginAttempt();
+  // The number of the next attempt, from 1. It asks a prefill server, or this server's own store.
+  int BeginAttempt(bool asks_server = true);
   // The prefill server's own times, and how many tokens it had from before. False, and not noted, where that attempt is
   // not the last.
   bool Computed(int attempt, const ProducerSeconds& producer, int64_t cached_tokens = 0);

@@ -25,6 +25,7 @@ struct HandoffReport {
   absl::Time begin = absl::InfiniteFuture();  // MonotonicNow(); of the first attempt
   absl::Time end = absl::InfiniteFuture();
   int attempts = 0;
+  bool asked_server = false;  // not of this server's own store alone
 };
 
 }  // namespace aludel

@@ -125,8 +125,15 @@ std::optional<double> CostModel::PredictStored(const std::string& format, int64_
 }
 
 void CostModel::ObserveStored(const std::string& format, int64_t tokens, double seconds) {
+  const auto x = static_cast<double>(tokens);
   absl::MutexLock lock(&mutex_);
-  Learn(static_cast<double>(tokens), seconds, &stored_[format]);
+  CostFit& fit = stored_[format];
+  // The first one is no less a surprise than later ones.
+  const auto known = formats_.find(format);
+  if (!fit.At(x) && known != formats_.end()) {
+    if (const auto prior = known->second.consumer.At(x)) seconds = std::min(seconds, kSurprise * *prior);
+  }
+  Learn(x, seconds, &fit);
 }
 
 void CostModel::ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds& stages) {

@@ -86,7 +86,7 @@ class CostModel {
   void EndLocal(int64_t tokens);
   bool local_busy() const;
 
-  // This plan (no target: local prefill) was chosen at `now`. What is not chosen is not measured: after kStale its
+  // This plan (no target: local prefill, or with a format this server's own store) was chosen at `now`. What is not chosen is not measured: after kStale its
   // figures are old. Twice as long each time that it was overtaken since it was last complete, up to kMaxDoublings.
   void Chosen(const std::string& target, const std::string& format, absl::Time now);
   bool IsStale(const std::string& target, const std::string& format, absl::Time now) const;

@@ -195,7 +195,7 @@ Plan Fastest(std::vector<Plan> candidates, bool hedged, double try_seconds, cons
     return plan;
   }
   const double local_cost = TryCost(*best.predicted_ttft, local.ttft);
-  if (!best.remote() || !local.stale || *local.ttft >= within || local_cost > try_seconds) return best;
+  if (!best.framed() || !local.stale || *local.ttft >= within || local_cost > try_seconds) return best;
   best = Local(PlanReason::kExplore);
   best.predicted_ttft = local.ttft;
   best.try_seconds = local_cost;

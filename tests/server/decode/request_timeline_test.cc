@@ -105,6 +105,35 @@ TEST(RequestTimeline, WhatIsReplayedIsHandedOverButNoHandoff) {
   EXPECT_EQ(fallback.handed_over_tokens, 0);
 }
 
+TEST(RequestTimeline, AReplayThatAPrefillServerMadeGoodIsAHandoff) {
+  Plan plan = kRemotePlan;
+  plan.kind = PlanKind::kStored;
+  RequestTimeline timeline = Timeline(plan);
+  timeline.AskedServer();
+  const auto started = timeline.FirstToken(kTimes, {}, false, kNoFallback, At(5.5));
+  EXPECT_EQ(Text(started.labels), "chat remote aludel");
+  EXPECT_EQ(started.plan, PlanKind::kRemote);
+  EXPECT_EQ(started.handed_over_tokens, 28);
+  EXPECT_FALSE(started.predicted_ttft.has_value()) << "that was for the store";
+  EXPECT_EQ(timeline.predicted_ttft(), 2);
+  ASSERT_TRUE(started.handoff.has_value());
+  EXPECT_EQ(started.handoff->code, absl::StatusCode::kOk);
+
+  RequestTimeline failed = Timeline(plan);
+  failed.AskedServer();
+  const auto fallback = failed.FirstToken(kTimes, {}, true, absl::StatusCode::kUnavailable, At(5.5));
+  EXPECT_EQ(Text(fallback.labels), "chat fallback aludel");
+  ASSERT_TRUE(fallback.handoff.has_value()) << "its failure counts";
+  EXPECT_EQ(fallback.handoff->code, absl::StatusCode::kUnavailable);
+
+  RequestTimeline ended = Timeline(plan);
+  ended.AskedServer();
+  EXPECT_TRUE(ended.End(absl::StatusCode::kCancelled, At(3)).handoff.has_value());
+  RequestTimeline local = Timeline(kLocalPlan);
+  local.AskedServer();
+  EXPECT_EQ(local.FirstToken(kTimes, {}, false, kNoFallback, At(5.5)).plan, PlanKind::kLocal);
+}
+
 TEST(RequestTimeline, AHandoffEndsWithARequestThatHasNoToken) {
   const auto ended = Timeline(kRemotePlan).End(absl::StatusCode::kCancelled, At(3));
   EXPECT_EQ(Text(ended.labels), "chat remote aludel");

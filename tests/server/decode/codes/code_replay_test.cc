@@ -1,8 +1,10 @@
 #include "server/decode/codes/code_replay.h"
 
 #include <algorithm>
+#include <functional>
 #include <future>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -104,6 +106,32 @@ TEST_F(Replay, WaitsForRoomAndGoesOnAsFramesAreReleased) {
   while (!IsDone()) ReleaseAll();
   EXPECT_TRUE(Result().ok());
   EXPECT_EQ(Delivered(), 6u);
+}
+
+// A small frame behind a large one that began the ring again: what is free before the oldest is less than it looks.
+TEST_F(Replay, WaitsForRoomOfSmallFramesBehindLargeOnes) {
+  const std::vector<int32_t> prompt = Letters("mnopqrst");
+  StorePosition at = store_.Begin(FakeSpec(), "");
+  for (const auto& [first, second] : {std::pair(45, 15), std::pair(41, 5)}) {
+    const auto begin = static_cast<uint32_t>(at.tokens);
+    const auto lines = [](int count) { return std::vector<uint8_t>(count * FrameRing::kLine); };
+    ASSERT_TRUE(store_.Put(prompt, begin + 4,
+                           {{{0, 1, 0, begin, 4}, lines(first)}, {{1, 1, 0, begin, 4}, lines(second)}}, &at));
+  }
+  Start("mnopqrst", "", 100 * FrameRing::kLine);
+  ASSERT_TRUE(AwaitDelivered(1));
+  EXPECT_FALSE(IsDone());
+  std::function<void()> release;
+  {
+    absl::MutexLock lock(&mutex_);
+    release = std::exchange(releases_.front(), [] {});
+  }
+  release();
+  EXPECT_FALSE(IsDone());
+  while (!IsDone()) ReleaseAll();
+  const absl::Status status = Result();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(Delivered(), 4u);
 }
 
 TEST_F(Replay, SaysWhatIsMissing) {

@@ -1,6 +1,8 @@
 #include "server/decode/codes/kept_codes.h"
 
+#include <filesystem>
 #include <memory>
+#include <string>
 
 #include "gtest/gtest.h"
 #include "tests/server/store/store_fixture.h"
@@ -14,20 +16,22 @@ constexpr size_t kMemory = 1 << 20;
 class Kept : public ::testing::Test {
  protected:
   std::unique_ptr<FrameCollector> Collect(const std::string& salt = "", const CodecSpec& codec = FakeSpec()) {
-    return codes_.Collect(std::make_shared<const CodecSpec>(codec), salt);
+    auto collector = codes_.Collect(std::make_shared<const CodecSpec>(codec), salt);
+    if (collector != nullptr) collector->Restart(1);
+    return collector;
   }
   static FrameHeader Header(uint32_t sequence, const StoredFrame& frame) {
     return {.kind = FrameKind::kScd, .sequence = sequence, .coverage = frame.coverage};
   }
   // All frames of the prompt, the last one first.
-  static void AddBackwards(const std::string& text, FrameCollector& collector) {
+  static void AddBackwards(const std::string& text, FrameCollector& collector, int attempt = 1) {
     const std::vector<int32_t> prompt = Letters(text);
     std::vector<StoredFrame> frames;
     for (int64_t begin = 0; begin < static_cast<int64_t>(prompt.size()); begin += 4) {
       for (StoredFrame& frame : LetterFrames(prompt, begin, begin + 4)) frames.push_back(std::move(frame));
     }
     for (size_t i = frames.size(); i-- > 0;) {
-      collector.Add(Header(static_cast<uint32_t>(i), frames[i]), frames[i].payload);
+      collector.Add(attempt, Header(static_cast<uint32_t>(i), frames[i]), frames[i].payload);
     }
   }
   int64_t Tokens(const std::string& text, const std::string& salt = "", const CodecSpec& codec = FakeSpec()) {
@@ -85,9 +89,10 @@ TEST_F(Kept, FormatsWithoutAnArtifactAreNotKept) {
 TEST_F(Kept, AnotherServersFramesTakeThePlaceOfTheFirstOnes) {
   const auto collector = Collect();
   const std::vector<uint8_t> wrong(4, 'x');
-  collector->Add({.sequence = 0, .coverage = {0, 1, 0, 0, 4}}, wrong);
-  collector->Restart();
-  AddBackwards("abcd", *collector);
+  collector->Add(1, {.sequence = 0, .coverage = {0, 1, 0, 0, 4}}, wrong);
+  collector->Restart(2);
+  collector->Add(1, {.sequence = 0, .coverage = {0, 1, 0, 0, 4}}, wrong);  // late
+  AddBackwards("abcd", *collector, 2);
   collector->Keep(Letters("abcd"));
   StorePosition at = store_.Begin(FakeSpec(), "");
   const auto chunks = store_.Peek(Letters("abcd"), &at);
@@ -108,17 +113,35 @@ TEST_F(Kept, AHoleEndsWhatIsKept) {
   const std::vector<int32_t> prompt = Letters("abcdefgh");
   const auto first = LetterFrames(prompt, 0, 4);
   const auto second = LetterFrames(prompt, 4, 8);
-  collector->Add(Header(0, first[0]), first[0].payload);
-  collector->Add(Header(1, first[1]), first[1].payload);
-  collector->Add(Header(3, second[1]), second[1].payload);
+  collector->Add(1, Header(0, first[0]), first[0].payload);
+  collector->Add(1, Header(1, first[1]), first[1].payload);
+  collector->Add(1, Header(3, second[1]), second[1].payload);
   collector->Keep(prompt);
   EXPECT_EQ(Tokens("abcdefgh"), 4);
+}
+
+// As a decode server that plans counts on it: what is on disk only would not be found.
+TEST_F(Kept, DoesNotCountOnADiskThatIsNotReadForAWhile) {
+  const std::string path = ::testing::TempDir() + "/kept_codes";
+  std::filesystem::remove_all(path);
+  const PrefixStore::Options options{.producer = "received",
+                                     .memory_bytes = kMemory,
+                                     .disk = PrefixStore::Disk{.path = path, .bytes = 16 << 20},
+                                     .encoders = {EncoderTag(FakeSpec())}};
+  ASSERT_TRUE(PutLetters(*std::make_unique<PrefixStore>(options), "abcdefgh"));  // written when it ends
+  PrefixStore store(options);
+  KeptCodes codes(&store, kMemory, [] { return 0.0; });
+  EXPECT_EQ(codes.Tokens(FakeSpec(), "", Letters("abcdefgh")), 8);
+  for (int i = 0; i < 4; ++i) store.CountLateRead();
+  EXPECT_EQ(codes.Tokens(FakeSpec(), "", Letters("abcdefgh")), 0);
+  ASSERT_TRUE(PutLetters(store, "abcd"));
+  EXPECT_EQ(codes.Tokens(FakeSpec(), "", Letters("abcdefgh")), 4) << "memory is no disk";
 }
 
 TEST_F(Kept, HandoffsUnderWayHoldABoundedShareOfMemory) {
   const std::vector<uint8_t> large(kMemory / 4 - 100);
   const auto first = Collect();
-  first->Add({.sequence = 0, .coverage = {0, 2, 0, 0, 4}}, large);
+  first->Add(1, {.sequence = 0, .coverage = {0, 2, 0, 0, 4}}, large);
   const auto second = Collect();
   AddBackwards("efghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnop", *second);
   second->Keep(Letters("efghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnop"));
@@ -127,6 +150,18 @@ TEST_F(Kept, HandoffsUnderWayHoldABoundedShareOfMemory) {
   EXPECT_EQ(Tokens("abcd"), 4) << "the first was not disturbed";
   Receive("efgh");
   EXPECT_EQ(Tokens("efgh"), 4) << "what they held is free again";
+}
+
+TEST_F(Kept, AHandoffThatFailedHoldsNothing) {
+  const std::vector<uint8_t> large(kMemory / 4 - 100);
+  const auto failed = Collect();
+  failed->Add(1, {.sequence = 0, .coverage = {0, 2, 0, 0, 4}}, large);
+  failed->Close();
+  failed->Add(1, {.sequence = 1, .coverage = {0, 2, 0, 4, 4}}, large);  // late
+  const auto other = Collect();
+  other->Add(1, {.sequence = 0, .coverage = {0, 2, 0, 0, 4}}, large);
+  other->Keep(Letters("abcd"));
+  EXPECT_EQ(Tokens("abcd"), 4);
 }
 
 }  // namespace

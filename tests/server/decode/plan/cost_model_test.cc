@@ -93,6 +93,24 @@ TEST(CostModel, ExpectsOfWhatIsStoredHereTheConsumersPartAndThenWhatItTook) {
   EXPECT_NEAR(*model.PredictStored("aludel", 400), .05, .01);
 }
 
+TEST(CostModel, OneSlowReplayEndsNothingForGood) {
+  CostModel model;
+  const World world;
+  for (int i = 0; i < 8; ++i) world.Show(model, "aludel", Prompt(400, 1000 * i));
+  const double expected = *model.PredictStored("aludel", 400);
+  model.ObserveStored("aludel", 400, 100 * expected);  // the first one, from a cold disk
+  EXPECT_LE(*model.PredictStored("aludel", 400), 2.001 * expected);
+  // It is tried again, as whatever was not chosen for long, also where the prefill servers are known by name.
+  model.SetTargets({"a"});
+  const absl::Time now = absl::UnixEpoch() + absl::Hours(1);
+  EXPECT_TRUE(model.IsStale("", "aludel", now));
+  model.Chosen("", "aludel", now);
+  model.SetTargets({"a", "b"});
+  EXPECT_FALSE(model.IsStale("", "aludel", now + absl::Seconds(29)));
+  EXPECT_TRUE(model.IsStale("", "", now + absl::Seconds(29))) << "local prefill is another plan";
+  EXPECT_TRUE(model.IsStale("", "aludel", now + absl::Seconds(31)));
+}
+
 TEST(CostModel, OneSlowPrefillSaysLittleAndManySayAll) {
   CostModel model;
   const auto observe = [&](double seconds) {

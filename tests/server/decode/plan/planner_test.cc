@@ -350,6 +350,9 @@ TEST(Planner, ByPredictionWhatIsStoredHereIsOneMorePlan) {
   EXPECT_EQ(line(), "local 0 fastest");
   known["stored"] = {.stale = true};  // never tried: local prefill is soon enough beside it
   EXPECT_EQ(line(), "stored 40 explore hedge 0.5");
+  known = {{"local", {.ttft = 0.5, .stale = true}}, {"remote", {.ttft = 0.6}}, {"stored", {.ttft = 0.3}}};
+  EXPECT_EQ(line(), "local 0 explore")
+      << "what serves all requests from the store hides what computing costs";
 }
 
 TEST(Planner, RanksOneServerBeforeTheRequestsOthers) {
