@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/calibrate/handoff_probe.h"
+#include "runtime/calibrate/trained_decoder.h"
 #include "runtime/calibrate/tune_aludel.h"
 #include "runtime/codec/aludel/weights.h"
 
@@ -16,6 +17,8 @@ struct FittedDecoder {
   std::vector<double> train_error, held_out_error;  // [groups]; empty where it was not trained here
   int64_t width = 0;
   std::optional<TuningResult> tuned;
+  std::vector<LayerLoss> layers;  // before tuning; empty where it was not trained here
+  int64_t steps = 0;              // of training a network
 };
 
 // One structure at one rate, fitted.

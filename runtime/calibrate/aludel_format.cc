@@ -63,11 +63,14 @@ absl::Status FillNotes(const AludelJob& job, const ArtifactFormat* old, const Al
     ALUDEL_ASSIGN_OR_RETURN(format->notes["tuning data"], DescribeTuningData(job, outcome));
   }
   const FittedDecoder& decoder = outcome.chosen.decoders.front();
-  format->notes["decoder"] = decoder.width == 0
-                                 ? Linear(TuningPasses(job.options), job.options.passages.rank, outcome)
-                                 : absl::StrFormat("MLP of width %d, %d steps of %d tokens, seed %d",
-                                                   decoder.width, job.options.training.steps,
-                                                   job.options.training.batch, job.options.training.seed);
+  // A training may have ended early.
+  const auto groups = static_cast<int64_t>(outcome.chosen.shape.groups.size());
+  const int64_t steps =
+      decoder.steps > 0 ? decoder.steps / std::max<int64_t>(1, groups) : job.options.training.steps;
+  format->notes["decoder"] =
+      decoder.width == 0 ? Linear(TuningPasses(job.options), job.options.passages.rank, outcome)
+                         : absl::StrFormat("MLP of width %d, %d steps of %d tokens, seed %d", decoder.width,
+                                           steps, job.options.training.batch, job.options.training.seed);
   return absl::OkStatus();
 }
 

@@ -1,7 +1,6 @@
 #include "runtime/calibrate/aludel_inputs.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -10,43 +9,27 @@
 #include "absl/strings/str_join.h"
 #include "runtime/calibrate/aludel/sensitivity_file.h"
 #include "runtime/calibrate/calibration_setup.h"
+#include "runtime/calibrate/plan/machine_room.h"
 #include "runtime/calibrate/tune_passages_job.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
 namespace {
 
-void PrintPassagePlan(const PassagePlan& plan) {
-  PrintLine(
-      absl::StrFormat("tuning: %d prompts about %d passages with %d tokens; %s more of memory, %s more of "
-                      "disk, about %.0f min as "
-                      "fast as this machine multiplies now",
-                      plan.prompts, plan.passages, plan.tokens, MiB(plan.memory), MiB(plan.disk),
-                      std::ceil(plan.seconds / 60)));
-}
-
-void PrintPlan(const AludelJob& job, const AludelInputs& inputs) {
-  const ModelConfig& config = inputs.producer->config();
+void PrintTexts(const AludelJob& job, const AludelInputs& inputs) {
+  const ModelConfig& config = inputs.config;
   const int64_t tokens = TokenCount(inputs.prompts.train);
-  int64_t chunk = 0;  // of the text for tuning
-  for (size_t i = 0; !inputs.by_passages && i < std::min(inputs.more_prompts.size(), kTuningChunk); ++i) {
-    chunk += static_cast<int64_t>(inputs.more_prompts[i].size());
+  PrintLine(absl::StrFormat("producer %s, consumers %s; %s; states in %s", job.base.producer,
+                            absl::StrJoin(job.base.consumers, ", "), DescribePrompts(inputs), inputs.work));
+  if (inputs.by_passages) {
+    const PassagePlan plan =
+        CountPassages(config, inputs.consumers.size(), inputs.more_prompts, job.options.passages, DType::kF32,
+                      std::max(0, inputs.most_recomputed));
+    PrintLine(absl::StrFormat("tuning: %d prompts about %d passages with %d tokens", plan.prompts,
+                              plan.passages, plan.tokens));
   }
-  const size_t disk =
-      StateBytes(config, std::max(inputs.most_recomputed, config.layers / 4) + 1, tokens + chunk) *
-      (1 + inputs.consumers.size());
   const std::vector<AludelGroup> groups =
       MakeGroups(config, std::min(0, inputs.most_recomputed), job.options.group_layers);
-  const size_t moments =
-      EncoderFitBytes(config, inputs.most_recomputed, groups.front(), inputs.consumers.size());
-  const size_t columns = config.hidden + groups.front().layers * 2 * config.kv_dim() + 512;
-  PrintLine(absl::StrFormat(
-      "producer %s, consumers %s; %d prompts with %d tokens to fit, %d held out; memory at peak about %s "
-      "beside the models, %s of states in %s",
-      job.base.producer, absl::StrJoin(job.base.consumers, ", "), inputs.prompts.train.size(), tokens,
-      inputs.prompts.held_out.size(), MiB(std::max(moments, static_cast<size_t>(tokens) * columns * 2)),
-      MiB(disk), inputs.work));
-  if (inputs.by_passages) PrintPassagePlan(PlanPassages(TuningOf(job, inputs), inputs.most_recomputed));
   const int64_t unknowns = config.hidden + groups.front().layers * 2 * config.kv_dim();
   if (tokens < 20 * unknowns) {
     PrintLine(absl::StrFormat("warning: %d tokens to fit maps of %d inputs; want at least %d, use more text",
@@ -89,19 +72,12 @@ absl::Status CollectSensitivities(const AludelJob& job, const CalibrationProgres
 
 }  // namespace
 
-double AludelInputs::raw_bytes() const {
-  const ModelConfig& config = producer->config();
-  return 2.0 * config.layers * config.kv_dim() * sizeof(Bf16);
-}
+double AludelInputs::raw_bytes() const { return 2.0 * config.layers * config.kv_dim() * sizeof(Bf16); }
 
-absl::StatusOr<AludelInputs> LoadInputs(const AludelJob& job, Device* device) {
+absl::StatusOr<AludelInputs> LoadTexts(const AludelJob& job) {
   AludelInputs inputs;
-  ALUDEL_ASSIGN_OR_RETURN(inputs.producer, LoadForCalibration(job.base, device, job.base.producer));
-  for (const std::string& directory : job.base.consumers) {
-    ALUDEL_ASSIGN_OR_RETURN(auto consumer, LoadForCalibration(job.base, device, directory));
-    inputs.consumers.push_back(std::move(consumer));
-  }
-  const ModelConfig& config = inputs.producer->config();
+  ALUDEL_ASSIGN_OR_RETURN(inputs.config, ModelConfig::Load(ModelPath::Parse(job.base.producer).base));
+  const ModelConfig& config = inputs.config;
   ALUDEL_ASSIGN_OR_RETURN(inputs.prompts, LoadCalibrationPrompts(job.base, config));
   if (!job.tuning_data.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(inputs.more_prompts, LoadPrompts(job.base, job.tuning_data, 0, config));
@@ -109,7 +85,22 @@ absl::StatusOr<AludelInputs> LoadInputs(const AludelJob& job, Device* device) {
   inputs.work = job.work.empty() ? absl::StrCat(job.base.out, ".work") : job.work;
   inputs.most_recomputed = job.recomputed_layers.value_or(job.max_kl.has_value() ? config.layers / 4 : 0);
   inputs.head_tokens = job.head_tokens < 0 ? kHeadTokens : job.head_tokens;
+  inputs.process_bytes = static_cast<double>(HeldMemory());
   return inputs;
+}
+
+absl::Status LoadModels(const AludelJob& job, Device* device, AludelInputs* inputs) {
+  ALUDEL_ASSIGN_OR_RETURN(inputs->producer, LoadForCalibration(job.base, device, job.base.producer));
+  for (const std::string& directory : job.base.consumers) {
+    ALUDEL_ASSIGN_OR_RETURN(auto consumer, LoadForCalibration(job.base, device, directory));
+    inputs->consumers.push_back(std::move(consumer));
+  }
+  return absl::OkStatus();
+}
+
+std::string DescribePrompts(const AludelInputs& inputs) {
+  return absl::StrFormat("%d prompts with %d tokens to fit, %d held out", inputs.prompts.train.size(),
+                         TokenCount(inputs.prompts.train), inputs.prompts.held_out.size());
 }
 
 AludelTuning TuningOf(const AludelJob& job, const AludelInputs& inputs) {
@@ -130,9 +121,11 @@ AludelTuning TuningOf(const AludelJob& job, const AludelInputs& inputs) {
   return tuning;
 }
 
-absl::Status CollectStates(const AludelJob& job, const CalibrationProgress& progress, AludelInputs* into) {
+absl::Status CollectStates(const AludelJob& job, const CalibrationProgress& progress, StageClock* clock,
+                           AludelInputs* into) {
   AludelInputs& inputs = *into;
-  PrintPlan(job, inputs);
+  PrintTexts(job, inputs);
+  clock->Begin(Stage::kPrefills);
   // As many for every structure that a search may try, so that all runs share the files.
   const int sides = TuningOf(job, inputs).side_layers;
   ALUDEL_ASSIGN_OR_RETURN(inputs.states.producer,
@@ -142,6 +135,9 @@ absl::Status CollectStates(const AludelJob& job, const CalibrationProgress& prog
     ALUDEL_ASSIGN_OR_RETURN(auto states, OpenStates(inputs.work, *consumer, inputs.prompts.train, sides,
                                                     inputs.head_tokens, "consumers prefill", progress));
     inputs.states.consumers.push_back(std::move(states));
+  }
+  clock->Begin(Stage::kAnswers);
+  for (const auto& consumer : inputs.consumers) {
     ALUDEL_ASSIGN_OR_RETURN(auto probe,
                             HandoffProbe::Create(*inputs.producer, *consumer, inputs.prompts.held_out,
                                                  job.base.scd.max_answer_tokens, progress));
@@ -149,8 +145,10 @@ absl::Status CollectStates(const AludelJob& job, const CalibrationProgress& prog
   }
   inputs.states.ids = RowIds(inputs.prompts.train, inputs.head_tokens);
   if (job.sensitivity_prompts > 0 && !job.retune) {
+    clock->Begin(Stage::kSensitivity);
     ALUDEL_RETURN_IF_ERROR(CollectSensitivities(job, progress, inputs));
   }
+  clock->End();
   return absl::OkStatus();
 }
 

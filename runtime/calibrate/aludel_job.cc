@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/calibrate/aludel_candidate.h"
 #include "runtime/calibrate/aludel_format.h"
@@ -14,6 +15,8 @@
 #include "runtime/calibrate/calibration_setup.h"
 #include "runtime/calibrate/candidate_search.h"
 #include "runtime/calibrate/handoff_probe.h"
+#include "runtime/calibrate/plan/calibration_report.h"
+#include "runtime/calibrate/plan/job_plan.h"
 #include "runtime/calibrate/tune_aludel.h"
 #include "runtime/calibrate/tune_passages_job.h"
 #include "runtime/codec/aludel/encode.h"
@@ -36,8 +39,11 @@ CalibrationProgress ProgressOf(ProgressBar& bar) {
 // Fits structures at rates to the inputs of one job.
 class AludelFitter : public CandidateFitter {
  public:
-  AludelFitter(const AludelJob& job, const AludelInputs& inputs, ProgressBar& bar)
-      : job_(job), inputs_(inputs), bar_(bar) {}
+  AludelFitter(const AludelJob& job, const AludelInputs& inputs, ProgressBar& bar, StageClock& clock)
+      : job_(job), inputs_(inputs), bar_(bar), clock_(clock) {}
+
+  // All that were fitted and measured, without weights.
+  const std::vector<AludelCandidate>& tried() const { return tried_; }
 
   absl::StatusOr<AludelCandidate> Fit(int recomputed_layers, double bytes) override {
     ALUDEL_ASSIGN_OR_RETURN(const AludelAnalysis* analysis, Analysis(recomputed_layers, bytes));
@@ -77,6 +83,7 @@ class AludelFitter : public CandidateFitter {
   }
 
   absl::Status Measure(AludelCandidate* candidate) override {
+    clock_.Begin(Stage::kMeasurement);
     candidate->measured.clear();
     ALUDEL_ASSIGN_OR_RETURN(const auto encoder, MakeAludelEncoders("candidate", "", candidate->shape,
                                                                    candidate->encoder, *inputs_.producer));
@@ -106,6 +113,7 @@ class AludelFitter : public CandidateFitter {
       if (analyzed_ == recomputed_layers) return &analysis_;
       bytes = std::max(bytes, inputs_.raw_bytes() / 16);
     }
+    clock_.Begin(Stage::kEncoders);
     AludelOptions options = job_.options;
     options.recomputed_layers = recomputed_layers;
     const auto groups = MakeGroups(inputs_.producer->config(), recomputed_layers, options.group_layers);
@@ -116,6 +124,7 @@ class AludelFitter : public CandidateFitter {
   }
 
   absl::Status FitDecoders(const AludelAnalysis& analysis, AludelCandidate* candidate) {
+    if (!job_.retune) clock_.Begin(Stage::kTraining);
     std::vector<TrainedDecoder> trained;
     for (size_t c = 0; c < inputs_.consumers.size(); ++c) {
       if (job_.retune) {
@@ -130,12 +139,14 @@ class AludelFitter : public CandidateFitter {
     }
     std::vector<TuningResult> tuned;
     if (tunes()) {
+      clock_.Begin(Stage::kTuning);
       const auto tune = inputs_.by_passages ? TuneByPassages : TuneAludelDecoders;
       ALUDEL_ASSIGN_OR_RETURN(tuned, tune(TuningOf(job_, inputs_), candidate->encoder, candidate->shape,
                                           analysis.metrics, ProgressOf(bar_), &trained));
     }
     for (size_t c = 0; c < inputs_.consumers.size(); ++c) {
-      FittedDecoder fitted{{}, trained[c].train_error, trained[c].held_out_error, trained[c].width, {}};
+      FittedDecoder fitted{{}, trained[c].train_error, trained[c].held_out_error, trained[c].width,
+                           {}, trained[c].layers,      trained[c].steps};
       if (tunes()) fitted.tuned = tuned[c];
       fitted.weights = FoldDecoder(std::move(trained[c]), candidate->encoder, analysis.metrics[c]);
       candidate->decoders.push_back(std::move(fitted));
@@ -158,11 +169,15 @@ class AludelFitter : public CandidateFitter {
       PrintLine(candidate.Describe(c, ModelName(job_.base.consumers[c]), inputs_.raw_bytes()));
     }
     std::fflush(stdout);
+    clock_.End();
+    tried_.push_back(Findings(candidate));
   }
 
   const AludelJob& job_;
   const AludelInputs& inputs_;
   ProgressBar& bar_;
+  StageClock& clock_;
+  std::vector<AludelCandidate> tried_;
   std::vector<AludelDecoderWeights> old_decoders_;  // [consumers] for --retune
   AludelAnalysis analysis_;
   std::optional<int> analyzed_;
@@ -191,16 +206,56 @@ bool TunesByPassages(const AludelJob& job, const OldFormat& old, const AludelInp
          (job.retune ? std::all_of(old.decoders.begin(), old.decoders.end(), linear) : job.options.linear);
 }
 
+// Fits that turn out slower than planned are shortened, early ones that find nothing better end. `clock` must outlive the
+// job.
+void LimitTime(const CalibrationPlan& plan, const StageClock& clock, AludelJob* job) {
+  if (job->budget <= 0) return;
+  constexpr int64_t kPatience = 4;
+  double training = 0, tuning = 0, rest = 0;
+  const auto consumers = static_cast<double>(job->base.consumers.size());
+  for (const PlannedStage& stage : plan.stages) {
+    const double once = stage.most_seconds / static_cast<double>(stage.work.most);
+    if (stage.work.stage == Stage::kTraining) training = once;
+    if (stage.work.stage == Stage::kTuning) tuning = once;
+    if (stage.work.stage == Stage::kMeasurement || stage.work.stage == Stage::kWriting) rest += once;
+  }
+  const double budget = job->budget;
+  job->options.time = {.seconds_left = [budget, &clock] { return budget - clock.Seconds(); },
+                       .training_seconds = training,
+                       .rest_seconds = tuning + rest};
+  if (job->options.training.patience == 0) job->options.training.patience = kPatience;
+  job->options.tuning.time_is_up = [budget, rest, &clock] { return clock.Seconds() + rest > budget; };
+  if (job->options.passages.minutes <= 0) {
+    job->options.passages.minutes = 2 * tuning / 60 / consumers;  // what is planned takes half of it
+  }
+}
+
 }  // namespace
 
 absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
   ProgressBar bar;
+  StageClock clock;
   AludelJob job = asked;
-  ALUDEL_ASSIGN_OR_RETURN(AludelInputs inputs, LoadInputs(job, device));
+  ALUDEL_ASSIGN_OR_RETURN(AludelInputs inputs, LoadTexts(job));
+  ALUDEL_ASSIGN_OR_RETURN(const std::optional<ArtifactManifest> old, FindArtifact(job.base.out));
+  const ModelConfig& config = inputs.config;
+  if (inputs.most_recomputed < -1 || inputs.most_recomputed > config.layers - 2) {
+    return absl::InvalidArgumentError(absl::StrFormat("--recomputed-layers is %d, want -1 to %d",
+                                                      inputs.most_recomputed, config.layers - 2));
+  }
+  {
+    ALUDEL_ASSIGN_OR_RETURN(const PlanInput plan, PlanOfJob(job, inputs, old));
+    if (job.device_flops > 0) {
+      PrintPlanOfDevice(plan);
+      return absl::OkStatus();
+    }
+    ALUDEL_RETURN_IF_ERROR(CheckRoomOfJob(plan, inputs.work));
+  }
+  clock.Begin(Stage::kLoading);
+  ALUDEL_RETURN_IF_ERROR(LoadModels(job, device, &inputs));
+  clock.End();
   ModelHashes models{.producer = inputs.producer->hash()};
   for (const auto& consumer : inputs.consumers) models.consumers.push_back(consumer->hash());
-  ALUDEL_ASSIGN_OR_RETURN(const std::optional<ArtifactManifest> old, FindArtifact(job.base.out));
-  const ModelConfig& config = inputs.producer->config();
   OldFormat extended;
   if (Extends(job)) {
     ALUDEL_ASSIGN_OR_RETURN(extended,
@@ -208,15 +263,15 @@ absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
     inputs.most_recomputed = extended.shape.recomputed_layers;
     inputs.head_tokens = extended.shape.head_tokens;
   }
-  if (inputs.most_recomputed < -1 || inputs.most_recomputed > config.layers - 2) {
-    return absl::InvalidArgumentError(absl::StrFormat("--recomputed-layers is %d, want -1 to %d",
-                                                      inputs.most_recomputed, config.layers - 2));
-  }
+  ALUDEL_ASSIGN_OR_RETURN(const TimedPlan timed, PlanOnMachine(old, &job, &inputs));
+  if (job.dry_run) return absl::OkStatus();
   inputs.by_passages = TunesByPassages(job, extended, inputs);
   if (inputs.by_passages) job.options.tuning.passes = 0;
-  ALUDEL_RETURN_IF_ERROR(CollectStates(job, ProgressOf(bar), &inputs));
+  LimitTime(timed.plan, clock, &job);
+  job.options.checkpoints = inputs.work;
+  ALUDEL_RETURN_IF_ERROR(CollectStates(job, ProgressOf(bar), &clock, &inputs));
 
-  AludelFitter fitter(job, inputs, bar);
+  AludelFitter fitter(job, inputs, bar, clock);
   absl::StatusOr<AludelCandidate> chosen =
       Extends(job)             ? fitter.FitConsumers(std::move(extended))
       : job.max_kl.has_value() ? Search(job, inputs, fitter)
@@ -224,10 +279,24 @@ absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
                                             job.bytes_per_token.value_or(inputs.raw_bytes() / 16));
   ALUDEL_RETURN_IF_ERROR(chosen.status());
   if (StopAsked()) return absl::CancelledError("calibration was interrupted");
+  clock.Begin(Stage::kWriting);
   ALUDEL_ASSIGN_OR_RETURN(
       const std::string name,
       SaveFormat(job, old, models, {*chosen, inputs.prompts, inputs.more_prompts.size()}));
+  clock.End();
   PrintLine(absl::StrFormat("wrote %s: format %s", job.base.out, name));
+  CalibrationReport report{.format = name,
+                           .prompts = DescribePrompts(inputs),
+                           .budget = timed.budget,
+                           .plan = timed.plan,
+                           .tried = fitter.tried(),
+                           .chosen = Findings(*chosen),
+                           .raw_bytes = inputs.raw_bytes()};
+  for (const std::string& consumer : job.base.consumers) report.consumers.push_back(ModelName(consumer));
+  std::printf("%s", report.PlanAndActual(clock).c_str());
+  const std::string directory = absl::StrCat(job.base.out, ".report");
+  ALUDEL_RETURN_IF_ERROR(WriteReport(directory, report, clock));
+  PrintLine(absl::StrFormat("report: %s/%s.txt and .json", directory, name));
   std::error_code ignored;
   if (!job.keep_work) std::filesystem::remove_all(inputs.work, ignored);
   return absl::OkStatus();

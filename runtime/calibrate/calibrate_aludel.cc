@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/calibrate/aludel/fit_decays.h"
 #include "runtime/codec/aludel/latent_packing.h"
+#include "runtime/codec/artifact/weight_file.h"
 #include "runtime/evaluate/compute_share.h"
 #include "runtime/status_macros.h"
 
@@ -74,17 +75,22 @@ InputScale MeasureInputs(const InputReader& reader, int64_t rows) {
   return scale;
 }
 
+// Rows [begin, end), or about `most` of them: of every piece its first ones, so that all text has a part. 0: all.
+// `weights` of all rows, or none.
 DecoderData ReadData(const InputReader& reader, const InputScale& scale, const StateFile& consumer,
-                     const AludelGroup& group, const TargetMetric& metric, int64_t begin, int64_t end) {
+                     const AludelGroup& group, const TargetMetric& metric, int64_t begin, int64_t end,
+                     int64_t most, const std::vector<float>& weights) {
+  const int64_t taken =
+      most > 0 && most < end - begin ? std::max<int64_t>(1, kChunk * most / (end - begin)) : kChunk;
   DecoderData data;
-  data.rows = end - begin;
   data.inputs = reader.inputs();
   data.outputs = metric.outputs();
-  data.u.reserve(data.rows * data.inputs);
-  data.y.reserve(data.rows * data.outputs);
+  const int64_t rows = (end - begin) * taken / kChunk + taken;
+  data.u.reserve(rows * data.inputs);
+  data.y.reserve(rows * data.outputs);
   std::vector<float> u(kChunk * data.inputs), y(kChunk * data.outputs);
   for (int64_t at = begin; at < end; at += kChunk) {
-    const int64_t count = std::min(kChunk, end - at);
+    const int64_t count = std::min(taken, end - at);
     reader.Read(at, count, u.data());
     scale.Apply(count, u.data());
     for (int64_t i = 0; i < count * data.inputs; ++i) data.u.push_back(ToBf16(u[i]));
@@ -94,8 +100,70 @@ DecoderData ReadData(const InputReader& reader, const InputScale& scale, const S
     }
     metric.Apply(y.data(), count);
     for (int64_t i = 0; i < count * data.outputs; ++i) data.y.push_back(ToBf16(y[i]));
+    if (!weights.empty()) {
+      data.weight.insert(data.weight.end(), weights.begin() + at, weights.begin() + at + count);
+    }
+    data.rows += count;
   }
   return data;
+}
+
+// Rows that layers' errors are measured on, from all over the held-out ones.
+constexpr int64_t kErrorRows = 2048;
+
+// `net` gives (y - mean) / scale of the group's columns.
+void MeasureLayers(const DecoderNet& net, const InputReader& reader, const InputScale& scale,
+                   const TargetMetric& metric, const StateFile& consumer, const AludelGroup& group,
+                   int64_t begin, std::vector<LayerLoss>* layers) {
+  const int64_t kv_dim = consumer.layout().kv_dim, outputs = metric.outputs();
+  const int64_t stride = std::max<int64_t>(1, (consumer.rows() - begin) / kErrorRows);
+  std::vector<double> error(2 * group.layers), energy(2 * group.layers);
+  std::vector<float> u(reader.inputs()), y(outputs);
+  for (int64_t row = begin; row < consumer.rows(); row += stride) {
+    reader.Read(row, 1, u.data());
+    scale.Apply(1, u.data());
+    consumer.Read(row, consumer.layout().kv(group.first_layer), outputs, y.data());
+    const std::vector<float> said = RunDecoder(net, u.data(), 1);
+    for (int64_t j = 0; j < outputs; ++j) {
+      const double wanted = (y[j] - metric.mean[j]) / metric.scale[j];
+      error[j / kv_dim] += (said[j] - wanted) * (said[j] - wanted);
+      energy[j / kv_dim] += wanted * wanted;
+    }
+  }
+  for (int i = 0; i < group.layers; ++i) {
+    const auto of = [&](int kind) { return error[2 * i + kind] / std::max(energy[2 * i + kind], 1e-30); };
+    layers->push_back({group.first_layer + i, of(0), of(1)});
+  }
+}
+
+// Of a training that an interrupted run may have begun: of everything that decides its course. Of rows a few hundred
+// stand for all, for those of other text or codes differ everywhere.
+std::string CheckpointOf(const std::string& directory, const DecoderData& data,
+                         const DecoderTraining& training) {
+  if (directory.empty() || training.width == 0) return "";
+  std::string key =
+      absl::StrCat("training 1 ", data.rows, " ", data.inputs, " ", data.outputs, " ", training.width, " ",
+                   training.steps, " ", training.batch, " ", training.learning_rate, " ", training.seed, " ",
+                   training.patience, " ", training.judgements, "\n");
+  const auto add = [&key](const auto* values, int64_t count) {
+    key.append(reinterpret_cast<const char*>(values), count * sizeof(*values));
+  };
+  const int64_t stride = std::max<int64_t>(1, data.rows / 256);
+  for (int64_t row = 0; row < data.rows; row += stride) {
+    add(data.u.data() + row * data.inputs, data.inputs);
+    add(data.y.data() + row * data.outputs, data.outputs);
+  }
+  add(data.weight.data(), static_cast<int64_t>(data.weight.size()));
+  const std::string hash = Sha256Hex({reinterpret_cast<const uint8_t*>(key.data()), key.size()});
+  return absl::StrCat(directory, "/", hash.substr(0, 24), ".training");
+}
+
+// A fit's part of the time that is left, when `left` of `all` fits are to come, itself among them; 0: any.
+double SecondsFor(const TimeLimit& time, size_t left, size_t all) {
+  if (!time.seconds_left || time.training_seconds <= 0) return 0;
+  const double one = time.training_seconds / static_cast<double>(all);
+  const double share = one / (static_cast<double>(left) * one + time.rest_seconds);
+  return std::max(1e-3, share * time.seconds_left());
 }
 
 // From a net of the metric's coordinates to one of (y - mean) / scale.
@@ -110,18 +178,6 @@ DecoderNet FromMetric(DecoderNet net, const TargetMetric& metric) {
 
 double ShareOf(const AludelOptions& options, const ModelConfig& config, const AludelShape& shape) {
   return options.compute_share > 0 ? options.compute_share : SensibleShare(config, shape);
-}
-
-// Latents to fit at a rate, in all groups together no more than the compute share pays for.
-int64_t RankOf(double bytes_per_token, const ModelConfig& config, const std::vector<AludelGroup>& groups,
-               const AludelOptions& options) {
-  // No latent worth sending costs less than two bits.
-  const int least_bits = options.allocation == BitAllocation::kUniform ? kUniformBits : 2;
-  const auto wanted = static_cast<int64_t>(std::ceil(bytes_per_token * 8 / least_bits));
-  AludelShape shape;
-  shape.recomputed_layers = options.recomputed_layers;
-  shape.groups = groups;
-  return std::min(wanted, AffordableRank(ShareOf(options, config, shape), config, groups, shape.has_side()));
 }
 
 // Scales latents to one energy, so that a common step gives each the same bits.
@@ -150,6 +206,21 @@ std::vector<AludelGroup> MakeGroups(const ModelConfig& config, int recomputed_la
     groups.push_back({layer, std::min(group_layers, config.layers - layer), 0});
   }
   return groups;
+}
+
+int64_t MostRank(double bytes_per_token, const ModelConfig& config, const std::vector<AludelGroup>& groups,
+                 const AludelOptions& options) {
+  // No latent worth sending costs less than two bits.
+  const int least_bits = options.allocation == BitAllocation::kUniform ? kUniformBits : 2;
+  const auto wanted = static_cast<int64_t>(std::ceil(bytes_per_token * 8 / least_bits));
+  AludelShape shape;
+  shape.recomputed_layers = options.recomputed_layers;
+  shape.groups = groups;
+  return std::min(wanted, AffordableRank(ShareOf(options, config, shape), config, groups, shape.has_side()));
+}
+
+int64_t DecoderWidth(const AludelOptions& options, const ModelConfig& config, const AludelShape& shape) {
+  return options.linear ? 0 : AffordableWidth(ShareOf(options, config, shape), config, shape);
 }
 
 std::vector<float> RowWeights(const std::vector<int32_t>& ids, const Sensitivity& sensitivity) {
@@ -219,7 +290,7 @@ absl::StatusOr<AludelAnalysis> AnalyzeAludel(const AludelStates& states, const M
     }
     ALUDEL_ASSIGN_OR_RETURN(EncoderFit fit,
                             FitEncoder(*states.producer, targets, options.recomputed_layers, groups[g],
-                                       RankOf(bytes_per_token, config, groups, options), options.encoder));
+                                       MostRank(bytes_per_token, config, groups, options), options.encoder));
     if (options.allocation == BitAllocation::kUniform) EqualiseEnergy(&fit);
     analysis.samples.push_back(SampleLatents(fit.matrix, fit.side, fit.offset, *states.producer,
                                              options.recomputed_layers, groups[g]));
@@ -283,22 +354,27 @@ absl::StatusOr<TrainedDecoder> TrainAludelDecoder(const AludelEncoderWeights& en
   const StateFile& consumer = *states.consumers[consumer_index];
   TrainedDecoder decoder;
   decoder.scales = MeasureDecoderInputs(encoder, shape, *states.producer, consumer);
-  decoder.width = options.linear ? 0 : AffordableWidth(ShareOf(options, config, shape), config, shape);
+  decoder.width = DecoderWidth(options, config, shape);
   const int64_t train_rows = TrainingRows(consumer);
   for (size_t g = 0; g < encoder.size(); ++g) {
     const AludelGroup& group = shape.groups[g];
     const InputReader reader(encoder[g], shape, group, *states.producer, consumer);
     const InputScale& scale = decoder.scales[g];
-    DecoderData train = ReadData(reader, scale, consumer, group, metrics[g], 0, train_rows);
+    std::vector<float> weights;
     if (!states.sensitivities.empty()) {
-      train.weight = RowWeights(states.ids, states.sensitivities[consumer_index]);
-      train.weight.resize(train_rows);
+      weights = RowWeights(states.ids, states.sensitivities[consumer_index]);
     }
-    const DecoderData held_out =
-        ReadData(reader, scale, consumer, group, metrics[g], train_rows, consumer.rows());
+    const DecoderData train =
+        ReadData(reader, scale, consumer, group, metrics[g], 0, train_rows, options.training_tokens, weights);
+    const DecoderData held_out = ReadData(reader, scale, consumer, group, metrics[g], train_rows,
+                                          consumer.rows(), options.training_tokens / 9, {});
     DecoderTraining training = options.training;
     training.width = decoder.width;
     training.seed += g;
+    training.checkpoint = CheckpointOf(options.checkpoints, train, training);
+    const size_t consumers_left = states.consumers.size() - consumer_index - 1;
+    training.seconds = SecondsFor(options.time, consumers_left * encoder.size() + encoder.size() - g,
+                                  states.consumers.size() * encoder.size());
     const std::string stage = encoder.size() == 1
                                   ? "train the decoder"
                                   : absl::StrCat("train decoder ", g + 1, " of ", encoder.size());
@@ -308,7 +384,10 @@ absl::StatusOr<TrainedDecoder> TrainAludelDecoder(const AludelEncoderWeights& en
                             }));
     decoder.train_error.push_back(fit.train_error);
     decoder.held_out_error.push_back(fit.held_out_error);
+    decoder.steps += fit.steps;
     decoder.nets.push_back(FromMetric(std::move(fit.net), metrics[g]));
+    MeasureLayers(decoder.nets.back(), reader, scale, metrics[g], consumer, group, train_rows,
+                  &decoder.layers);
   }
   return decoder;
 }

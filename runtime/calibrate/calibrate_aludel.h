@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,16 @@ enum class EncoderSource : uint8_t { kConsumers, kProducer };
 // One step for all latents on the metric's common scale, so that bits follow energy; or four bits each.
 enum class BitAllocation : uint8_t { kWaterFilling, kUniform };
 
+// What is left of a time that the user gave: fits that turn out slower than was planned are shortened.
+struct TimeLimit {
+  std::function<double()> seconds_left;  // none: as long as it takes
+  // As was predicted: of training all decoders of one structure, and of what follows.
+  double training_seconds = 0;
+  double rest_seconds = 0;
+
+  bool Over() const { return seconds_left && seconds_left() <= 0; }
+};
+
 struct AludelOptions {
   int recomputed_layers = 0;
   int group_layers = 0;  // layers regressed together; 0: as many as keep a group within kMaxGroupColumns
@@ -44,6 +55,10 @@ struct AludelOptions {
   DecoderTraining training;  // width is set from compute_share
   DecoderTuning tuning;      // after that
   PassageTuning passages;    // or that, for linear decoders and more prompts; rank 0: never
+  // Rows that a decoder is fitted to, spread over all text: they lie in memory, in bf16. 0: all.
+  int64_t training_tokens = 0;
+  TimeLimit time;
+  std::string checkpoints;  // a directory where training leaves what it is resumed from; "": nowhere
 };
 
 // Two for networks and for decoders that are there; none for linear ones of a new fit, which are made to be fast.
@@ -57,6 +72,12 @@ inline constexpr int64_t kMaxGroupColumns = 8192;
 
 // Groups for layers recomputed_layers + 1 and deeper.
 std::vector<AludelGroup> MakeGroups(const ModelConfig& config, int recomputed_layers, int group_layers);
+
+// Latents to fit at a rate, in all groups together no more than the compute share pays for; and the width that it pays
+// for behind encoders of `shape`, 0 for a linear decoder.
+int64_t MostRank(double bytes_per_token, const ModelConfig& config, const std::vector<AludelGroup>& groups,
+                 const AludelOptions& options);
+int64_t DecoderWidth(const AludelOptions& options, const ModelConfig& config, const AludelShape& shape);
 
 // Calibration prompts seen by the producer and every consumer, as files.
 struct AludelStates {

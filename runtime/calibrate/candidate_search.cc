@@ -36,10 +36,12 @@ absl::StatusOr<double> CoarsestBytes(const AludelCandidate& from, double max_kl,
 }
 
 // `best` was fitted to `bytes_met` and meets the loss.
-absl::StatusOr<AludelCandidate> Narrow(AludelCandidate best, double bytes_met, double max_kl,
+absl::StatusOr<AludelCandidate> Narrow(AludelCandidate best, double bytes_met, const SearchGoal& goal,
                                        CandidateFitter& fitter) {
   RateSearch search(bytes_met);
+  const double max_kl = goal.max_kl;
   while (true) {
+    if (goal.time_is_up && goal.time_is_up()) return best;
     ALUDEL_ASSIGN_OR_RETURN(const double guess, CoarsestBytes(best, max_kl, fitter));
     const std::optional<double> bytes = search.Next(guess);
     if (!bytes.has_value()) return best;
@@ -61,7 +63,7 @@ absl::StatusOr<AludelCandidate> FindCandidate(const SearchGoal& goal, CandidateF
     // Fewer latents leave the decoder more width at the same cost, so that less may lose less.
     for (const double bytes : {goal.raw_bytes / 16, goal.raw_bytes / 64}) {
       ALUDEL_ASSIGN_OR_RETURN(AludelCandidate first, fitter.Fit(p, bytes));
-      if (first.kl_bound() <= goal.max_kl) return Narrow(std::move(first), bytes, goal.max_kl, fitter);
+      if (first.kl_bound() <= goal.max_kl) return Narrow(std::move(first), bytes, goal, fitter);
       absl::StrAppendFormat(&floors, "%sp=%d, %.0f bytes/token: %.4f (mean %.4f)", floors.empty() ? "" : "; ",
                             p, bytes, first.kl_bound(), first.kl());
     }

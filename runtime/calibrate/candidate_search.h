@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "absl/status/status.h"
@@ -25,6 +26,7 @@ struct SearchGoal {
   double raw_bytes = 0;  // of a token's raw cache
   int fewest_recomputed = 0;
   int most_recomputed = 0;
+  std::function<bool()> time_is_up;  // then what meets the loss is not narrowed further; none: never
 };
 
 // The fewest recomputed layers, then the fewest bytes, that meet the loss. OutOfRange, with the measured floor

@@ -15,6 +15,7 @@
 #include "runtime/calibrate/share_job.h"
 #include "runtime/codec/aludel/embedded_coder.h"
 #include "runtime/status_macros.h"
+#include "runtime/tool/byte_size.h"
 #include "runtime/tool/flag_set.h"
 #include "runtime/tool/machine_flags.h"
 #include "runtime/tool/progress.h"
@@ -53,6 +54,18 @@ own cache. Tuning learns more from more prompts, which cost no fit and little di
 An adapter whose answers are close enough to its base's by the base's own decoder needs none fitted:
 
   aludel-calibrate ... --consumer base+adapter --share --max-kl 0.02    measures that, and writes it down where it holds
+
+A plan of every stage's time, memory and disk is printed before the start, from what the prompts make it compute and a few
+seconds' measurement of this machine, and beside what it took at the end. What does not fit is refused at once:
+
+  aludel-calibrate ... --dry-run                              the plan alone
+  aludel-calibrate ... --max-memory 12GB --max-disk 40GB      bounds; without them what the machine has free
+  aludel-calibrate ... --budget 20m                           the most that 20 minutes buy, and what more would buy
+  aludel-calibrate ... --dry-run --device-flops 990e12 --device-bandwidth 4.8e12   of a device that is not here
+
+OUT.report/FORMAT.txt and .json tell what each stage took, every rate that was tried and its loss, and each layer's error.
+A run that was killed at any point goes on where it was when it is started again, and writes the same bytes; a budget
+whose plan a slower machine overran is what depends on time.
 
 --max-kl ends with an error and the measured floor where it cannot be met. Intermediate files (OUT.work) let an
 interrupted run resume. Each run adds its format, named aludel-pN for N recomputed layers, to the artifact in --out.
@@ -154,6 +167,65 @@ void AddAludelFlags(FlagSet* flags, AludelJob* job, AludelFlags* raw) {
              "--packing says so, with scales fitted to --data. Their losses stay");
   flags->Add("work", "DIR", &job->work, "aludel: intermediate files; default OUT.work");
   flags->Add("keep-work", &job->keep_work, "aludel: leave them for the next run");
+}
+
+// Flags of the plan, before they are numbers.
+struct PlanFlags {
+  std::string max_memory, max_disk, budget;
+  double device_flops = 0, device_bandwidth = 0;
+};
+
+void AddPlanFlags(FlagSet* flags, AludelJob* job, PlanFlags* raw) {
+  flags->Add("dry-run", &job->dry_run,
+             "aludel: measure this machine for some seconds, print the plan, and write nothing");
+  flags->Add("max-memory", "SIZE", &raw->max_memory,
+             "aludel: end before the start where more is needed, as 8GB or 7.5GiB; default: what is free");
+  flags->Add("max-disk", "SIZE", &raw->max_disk, "aludel: the same of the disk that holds --work");
+  flags->Add("budget", "TIME", &raw->budget,
+             "aludel: as 20m or 1h30m: takes as many prompts, steps and passes as fit into it, by the plan");
+  flags->Add("training-tokens", "N", &job->options.training_tokens,
+             "aludel: tokens that a decoder is fitted to, spread over all prompts; they are held in memory, "
+             "in bf16; "
+             "0: all");
+  flags->Add("patience", "N", &job->options.training.patience,
+             "aludel: end the training of a network after N looks at held-out tokens, of 20, that found no "
+             "lower error, "
+             "and keep the best; 0: never; with --budget 4");
+  flags->Add("device-flops", "X", &raw->device_flops,
+             "aludel: with --dry-run, plan for a device that is not here: FLOP a second of its data sheet, "
+             "as 990e12");
+  flags->Add("device-bandwidth", "X", &raw->device_bandwidth,
+             "aludel: bytes a second of its memory, as 4.8e12");
+  flags->Add("device-share", "X", &job->device_share, "aludel: the share of both that is expected of it");
+}
+
+absl::Status ReadPlanFlags(const PlanFlags& raw, AludelJob* job) {
+  if (!raw.max_memory.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(job->max_memory, ParseBytes("--max-memory", raw.max_memory));
+  }
+  if (!raw.max_disk.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(job->max_disk, ParseBytes("--max-disk", raw.max_disk));
+  }
+  if (!raw.budget.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(job->budget, ParseSeconds("--budget", raw.budget));
+  }
+  if (job->options.training.patience < 0 || job->options.training_tokens < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--patience is %d and --training-tokens is %d, want 0 or more",
+                        job->options.training.patience, job->options.training_tokens));
+  }
+  const bool device = raw.device_flops > 0 && raw.device_bandwidth > 0;
+  if (!(raw.device_flops >= 0 && raw.device_bandwidth >= 0 && job->device_share > 0 &&
+        job->device_share <= 1) ||
+      (raw.device_flops > 0) != (raw.device_bandwidth > 0) || (device && !job->dry_run)) {
+    return absl::InvalidArgumentError(
+        "--device-flops and --device-bandwidth go together, above 0, with --dry-run, and --device-share is "
+        "above 0 and at "
+        "most 1");
+  }
+  job->device_flops = raw.device_flops;
+  job->device_bandwidth = raw.device_bandwidth;
+  return absl::OkStatus();
 }
 
 absl::Status ReadAludelFlags(const AludelFlags& raw, int64_t seed, AludelJob* job) {
@@ -277,6 +349,8 @@ absl::Status Run(int argc, char** argv) {
   flags.Add("seed", "N", &seed, "same seed, machine and threads: the same bytes");
   machine.AddThreads(&flags);
   AddAludelFlags(&flags, &aludel, &aludel_flags);
+  PlanFlags plan_flags;
+  AddPlanFlags(&flags, &aludel, &plan_flags);
   flags.AddVersion(std::string("aludel-calibrate ") + kVersion);
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
   if (const auto answer = flags.Answer(); answer.has_value()) {
@@ -292,6 +366,12 @@ absl::Status Run(int argc, char** argv) {
   if (preset != "aludel" && (aludel_flags.share || aludel_flags.repack)) {
     return absl::InvalidArgumentError("--share and --repack are for preset aludel, --preset is \"" + preset +
                                       "\"");
+  }
+  const bool planned = preset == "aludel" && !aludel_flags.share && !aludel_flags.repack;
+  if (!planned && (aludel.dry_run || !plan_flags.max_memory.empty() || !plan_flags.max_disk.empty() ||
+                   !plan_flags.budget.empty())) {
+    return absl::InvalidArgumentError(
+        "--dry-run, --max-memory, --max-disk and --budget are for fits and --retune of preset aludel");
   }
   // Those of old artifacts are found as they are.
   const bool new_format = !aludel_flags.share && !aludel_flags.repack && !aludel.retune;
@@ -321,6 +401,7 @@ absl::Status Run(int argc, char** argv) {
   if (preset == "scd") return RunCalibrateJob(job, device.get());
   aludel.base = job;
   ALUDEL_RETURN_IF_ERROR(ReadAludelFlags(aludel_flags, seed, &aludel));
+  ALUDEL_RETURN_IF_ERROR(ReadPlanFlags(plan_flags, &aludel));
   if (aludel_flags.repack) return RunRepackJob(aludel, device.get());
   if (preset == "kvtc") return RunKvtcJob(aludel, device.get());
   if (aludel_flags.share) return RunShareJob(aludel, device.get());

@@ -17,6 +17,12 @@ struct InputScale {
   void Apply(int64_t rows, float* u) const;
 };
 
+// What is lost of a layer's K and V on held-out rows, over their variance; before tuning.
+struct LayerLoss {
+  int layer = 0;
+  double k = 0, v = 0;
+};
+
 // A consumer's decoders on their way. The nets take standardized inputs and give (y - mean) / scale of the
 // metrics, without their roots.
 struct TrainedDecoder {
@@ -24,6 +30,8 @@ struct TrainedDecoder {
   std::vector<InputScale> scales;
   std::vector<double> train_error, held_out_error;  // before tuning; empty where it was not trained here
   int64_t width = 0;
+  std::vector<LayerLoss> layers;  // coded ones
+  int64_t steps = 0;              // of all groups' training, 0 for linear ones
 };
 
 // What a consumer computes with.

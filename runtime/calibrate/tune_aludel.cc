@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/calibrate/aludel/checkpoint.h"
+#include "runtime/codec/artifact/weight_file.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -22,6 +24,7 @@ class Job {
         results_(decoders.size()) {}
 
   absl::Status Run(std::vector<DecoderTuner>* tuners) {
+    Restore(tuners);
     const StateFile& producer = *tuning_.states->producer;
     const auto rows = TrainingRows(producer);
     size_t trained = 0;
@@ -34,7 +37,7 @@ class Job {
       ALUDEL_RETURN_IF_ERROR(Tune(producer, tuning_.states->consumers, tuning_.prompts.first(trained),
                                   tuning_.options.passes, tuners));
     }
-    for (size_t begin = 0; begin < tuning_.more_prompts.size(); begin += kTuningChunk) {
+    for (size_t begin = 0; begin < tuning_.more_prompts.size() && !Over(); begin += kTuningChunk) {
       ALUDEL_RETURN_IF_ERROR(Chunk(tuning_.more_prompts.subspan(begin, kTuningChunk), tuners));
     }
     return absl::OkStatus();
@@ -43,7 +46,76 @@ class Job {
   const std::vector<TuningResult>& results() const { return results_; }
 
  private:
+  bool Over() const { return tuning_.options.time_is_up && tuning_.options.time_is_up(); }
+
+  // Everything that decides the course of tuning.
+  std::string CheckpointPath(std::vector<DecoderTuner>* tuners) const {
+    const DecoderTuning& options = tuning_.options;
+    std::string key = absl::StrCat("tuning of all weights 1 ", tuning_.producer->hash(), " ", options.passes,
+                                   " ", options.batch, " ", options.learning_rate, " ", options.stretch, " ",
+                                   options.stretch_weight, " ", options.seed, " ", tuning_.max_answer_tokens,
+                                   " ", Name(tuning_.producer->options().compute));
+    for (const auto& consumer : tuning_.consumers) absl::StrAppend(&key, " ", consumer->hash());
+    const auto add = [&key](const auto& values) {
+      const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
+      absl::StrAppend(&key, " ", Sha256Hex({bytes, values.size() * sizeof(values[0])}));
+    };
+    for (const auto& prompts : {tuning_.prompts, tuning_.more_prompts}) {
+      for (const auto& prompt : prompts) add(prompt);
+    }
+    for (DecoderTuner& tuner : *tuners) {
+      for (const std::vector<float>* values : tuner.Weights()) add(*values);
+    }
+    return absl::StrCat(tuning_.work, "/",
+                        Sha256Hex({reinterpret_cast<const uint8_t*>(key.data()), key.size()}).substr(0, 24),
+                        ".tuned");
+  }
+
+  static WeightList WeightsOfAll(std::vector<DecoderTuner>* tuners) {
+    WeightList all;
+    for (DecoderTuner& tuner : *tuners) {
+      const WeightList weights = tuner.Weights();
+      all.insert(all.end(), weights.begin(), weights.end());
+    }
+    return all;
+  }
+
+  // Of every tuner: steps, draws, first and last KL; then the passes that are done.
+  absl::Status Save(std::vector<DecoderTuner>* tuners) const {
+    std::vector<double> course;
+    for (size_t c = 0; c < tuners->size(); ++c) {
+      const DecoderTuner::Course at = (*tuners)[c].course();
+      course.insert(course.end(), {static_cast<double>(at.step), static_cast<double>(at.draws),
+                                   results_[c].first_kl, results_[c].last_kl});
+    }
+    course.push_back(static_cast<double>(done_));
+    return SaveCheckpoint(checkpoint_, course, WeightsOfAll(tuners));
+  }
+
+  void Restore(std::vector<DecoderTuner>* tuners) {
+    checkpoint_ = CheckpointPath(tuners);
+    std::vector<double> course(4 * tuners->size() + 1);
+    if (!LoadCheckpoint(checkpoint_, absl::MakeSpan(course), WeightsOfAll(tuners))) return;
+    for (size_t c = 0; c < tuners->size(); ++c) {
+      const double* at = course.data() + 4 * c;
+      (*tuners)[c].Resume({static_cast<int64_t>(at[0]), static_cast<int64_t>(at[1])});
+      results_[c] = {at[2], at[3]};
+    }
+    restored_ = static_cast<int64_t>(course.back());
+  }
+
+  // Whether the next `passes` were done before an interruption; then they count as done.
+  bool Skips(int64_t passes) {
+    if (done_ + passes > restored_) return false;
+    done_ += passes;
+    return true;
+  }
+
   absl::Status Chunk(absl::Span<const std::vector<int32_t>> prompts, std::vector<DecoderTuner>* tuners) {
+    if (Skips(static_cast<int64_t>(tuners->size()))) {
+      begun_ = true;
+      return absl::OkStatus();
+    }
     const std::string directory = absl::StrCat(tuning_.work, "/tuning");
     const int64_t head = tuning_.states->producer->head();
     ALUDEL_ASSIGN_OR_RETURN(const auto producer,
@@ -65,6 +137,7 @@ class Job {
                     absl::Span<const std::vector<int32_t>> prompts, int64_t passes,
                     std::vector<DecoderTuner>* tuners) {
     for (size_t c = 0; c < tuners->size(); ++c) {
+      if (Skips(passes)) continue;
       // One consumer's at a time: they take as much as the model again.
       ALUDEL_ASSIGN_OR_RETURN(const auto weights,
                               CacheGradient::Load(ModelPath::Parse(tuning_.directories[c])));
@@ -73,9 +146,13 @@ class Job {
           AnswerPrompts(*weights, *consumers[c], prompts, tuning_.max_answer_tokens, progress_));
       const TuningText text{consumers[c].get(),
                             DecoderInputs(encoder_, shape_, decoders_[c], producer, *consumers[c]), answered};
-      for (int64_t pass = 0; pass < passes; ++pass) {
+      // Of a time that is over every consumer still gets a step.
+      for (int64_t pass = 0; pass < passes && (pass == 0 || !Over()); ++pass) {
+        if (Skips(1)) continue;
         ALUDEL_ASSIGN_OR_RETURN(results_[c].last_kl, (*tuners)[c].Pass(*weights, text, progress_));
         if (!begun_ && pass == 0) results_[c].first_kl = results_[c].last_kl;
+        ++done_;
+        ALUDEL_RETURN_IF_ERROR(Save(tuners));
       }
     }
     begun_ = true;
@@ -89,6 +166,9 @@ class Job {
   const std::vector<TrainedDecoder>& decoders_;
   std::vector<TuningResult> results_;
   bool begun_ = false;
+  std::string checkpoint_;
+  int64_t done_ = 0;      // passes of a consumer over a text
+  int64_t restored_ = 0;  // that an interrupted run had done
 };
 
 }  // namespace

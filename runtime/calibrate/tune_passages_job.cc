@@ -1,7 +1,6 @@
 #include "runtime/calibrate/tune_passages_job.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <utility>
@@ -9,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/calibrate/calibration_setup.h"
-#include "runtime/calibrate/fit/dense.h"
 #include "runtime/codec/artifact/weight_file.h"
 #include "runtime/status_macros.h"
 
@@ -171,24 +169,6 @@ class Stage {
   std::vector<std::unique_ptr<StateFile>> producer_;  // [chunks]
 };
 
-// Multiply-adds of a product as the passes through a model make them, a second.
-double ProductRate(const ModelConfig& config, DType matrices) {
-  constexpr int64_t kRows = 64;
-  constexpr int kTimes = 3;
-  const int64_t m = config.hidden, n = config.ffn;
-  std::vector<float> x(kRows * m, 0.5f), y(kRows * n);
-  ModelMatrix matrix(matrices);
-  matrix.Append(std::vector<float>(m * n, 0.25f).data(), n, m);
-  double best = 0;
-  for (int i = 0; i < kTimes; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    matrix.Multiply(x.data(), kRows, 0.0f, y.data());
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    best = std::max(best, static_cast<double>(kRows * m * n) / took.count());
-  }
-  return best;
-}
-
 }  // namespace
 
 std::vector<Passage> TuningPassages(absl::Span<const std::vector<int32_t>> prompts, int64_t head_tokens) {
@@ -199,28 +179,28 @@ std::vector<Passage> TuningPassages(absl::Span<const std::vector<int32_t>> promp
   return passages;
 }
 
-PassagePlan PlanPassages(const AludelTuning& tuning, int recomputed_layers) {
-  const ModelConfig& config = tuning.producer->config();
+PassagePlan CountPassages(const ModelConfig& config, size_t consumers,
+                          absl::Span<const std::vector<int32_t>> prompts, const PassageTuning& options,
+                          DType matrices, int recomputed_layers) {
   PassagePlan plan;
-  for (const Passage& passage : TuningPassages(tuning.more_prompts, /*head_tokens=*/0)) {
+  for (const Passage& passage : TuningPassages(prompts, /*head_tokens=*/0)) {
     ++plan.passages;
     plan.prompts += static_cast<int64_t>(passage.branches.size());
     plan.tokens += passage.tokens();
   }
-  const auto models = static_cast<int64_t>(1 + tuning.consumers.size());
+  const auto models = static_cast<int64_t>(1 + consumers);
   const int64_t layer = int64_t{config.hidden} * (2 * config.q_dim() + 2 * config.kv_dim() + 3 * config.ffn);
   const int64_t head = int64_t{config.vocab} * config.hidden;
   const int64_t inner = config.layers * layer;
   plan.disk = StateBytes(config, SideLayers(recomputed_layers), plan.tokens) * static_cast<size_t>(models);
   const int64_t parameters = inner + head * (config.tied_embeddings ? 1 : 2);
-  plan.memory = static_cast<size_t>(parameters) * (tuning.matrices == DType::kF32 ? 4 : 2);
+  plan.memory = static_cast<size_t>(parameters) * (matrices == DType::kF32 ? 4 : 2);
   // Prefills; the answers, whose passes grow by a token; then forward and back, judgements among them.
   const int64_t tail = plan.prompts * kAnswerTokens;
-  const double work = static_cast<double>(plan.tokens * models * inner) +
-                      static_cast<double>((models - 1) * (inner + head) * tail) *
-                          (0.5 * kAnswerTokens + 2.0 * static_cast<double>(tuning.passages.epochs) +
-                           kHeldOut * static_cast<double>(tuning.passages.judgements));
-  plan.seconds = work / ProductRate(config, tuning.matrices);
+  plan.prefills = static_cast<double>(plan.tokens * models * inner);
+  plan.tails = static_cast<double>((models - 1) * (inner + head) * tail) *
+               (0.5 * kAnswerTokens + 2.0 * static_cast<double>(options.epochs) +
+                kHeldOut * static_cast<double>(options.judgements));
   return plan;
 }
 

@@ -13,16 +13,19 @@ namespace aludel {
 // job: states of both sides and answers lie in `AludelTuning::work` until the job removes it, so that an interrupted
 // run finds them, and the step that it had come to.
 
-// What the stage will take, said before it starts.
+// What the stage will take.
 struct PassagePlan {
   int64_t passages = 0;
   int64_t prompts = 0;
   int64_t tokens = 0;  // of the passages
   size_t disk = 0;     // bytes
   size_t memory = 0;   // bytes beside the models that calibration holds anyway
-  double seconds = 0;  // as fast as this machine multiplies at the moment
+  // Multiply-adds, of running the models over the passages and of passes on the caches.
+  double prefills = 0, tails = 0;
 };
-PassagePlan PlanPassages(const AludelTuning& tuning, int recomputed_layers);
+PassagePlan CountPassages(const ModelConfig& config, size_t consumers,
+                          absl::Span<const std::vector<int32_t>> prompts, const PassageTuning& options,
+                          DType matrices, int recomputed_layers);
 
 // Passages of `prompts` that something is decoded of.
 std::vector<Passage> TuningPassages(absl::Span<const std::vector<int32_t>> prompts, int64_t head_tokens);

@@ -1,11 +1,13 @@
 #include "runtime/calibrate/aludel/train_decoder.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <random>
 #include <utility>
 
 #include "kernels/check.h"
+#include "runtime/calibrate/aludel/checkpoint.h"
 #include "runtime/calibrate/fit/dense.h"
 #include "runtime/status_macros.h"
 
@@ -133,6 +135,138 @@ absl::StatusOr<DecoderFit> TrainLinear(const DecoderData& train, const DecoderDa
   return best;
 }
 
+// An MLP on its way.
+class MlpTraining {
+ public:
+  MlpTraining(const DecoderData& train, const DecoderData& held_out, const DecoderTraining& options)
+      : train_(train),
+        held_out_(held_out),
+        options_(options),
+        steps_(options.steps),
+        net_(StartMlp(train.inputs, train.outputs, options)),
+        best_(options.patience > 0 ? net_ : DecoderNet()),
+        adam_(WeightsOf(&net_)),
+        random_(options.seed ^ 0x9e3779b97f4a7c15u),
+        draw_(train),
+        batch_(std::min(options.batch, train.rows)) {}
+
+  absl::StatusOr<DecoderFit> Run(const std::function<bool(int64_t, int64_t)>& progress) {
+    Restore();
+    const int64_t first = step_;
+    const auto begin = Clock::now();
+    auto saved = begin;
+    const auto seconds = [](Clock::time_point since) {
+      return std::chrono::duration<double>(Clock::now() - since).count();
+    };
+    while (step_ < steps_ && !Over()) {
+      if (step_ % kLook == 0) {
+        if (!progress(step_, steps_)) return absl::CancelledError("calibration was interrupted");
+        if (step_ > first) Shorten(seconds(begin), step_ - first);
+        if (step_ > first && !options_.checkpoint.empty() && seconds(saved) >= options_.save_seconds) {
+          ALUDEL_RETURN_IF_ERROR(Save());
+          saved = Clock::now();
+        }
+      }
+      Step();
+      if (options_.patience > 0 && (step_ % Between() == 0 || step_ == steps_)) Judge();
+    }
+    // The whole of it, so that what comes later may be interrupted, too.
+    if (!options_.checkpoint.empty() && step_ > first) ALUDEL_RETURN_IF_ERROR(Save());
+    progress(steps_, steps_);
+    DecoderFit fit;
+    fit.steps = step_;
+    fit.net = options_.patience > 0 ? std::move(best_) : std::move(net_);
+    // Of the result: a mean over the steps would tell of a short training's beginning.
+    fit.train_error = RelativeError(fit.net, train_);
+    fit.held_out_error = RelativeError(fit.net, held_out_);
+    return fit;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr int64_t kLook = 16;  // steps between two looks at the clock
+
+  bool Over() const { return options_.patience > 0 && worse_ >= options_.patience; }
+  int64_t Between() const { return std::max<int64_t>(1, options_.steps / options_.judgements); }
+
+  void Step() {
+    u_.resize(batch_ * train_.inputs);
+    y_.resize(batch_ * train_.outputs);
+    for (int64_t t = 0; t < batch_; ++t) {
+      const int64_t row = draw_(random_);
+      Widen(train_.u, row, train_.inputs, u_.data() + t * train_.inputs);
+      Widen(train_.y, row, train_.outputs, y_.data() + t * train_.outputs);
+    }
+    DecoderLoss(net_, u_.data(), y_.data(), batch_, &gradient_);
+    adam_.Step(CosineRate(options_.learning_rate, step_, steps_), WeightsOf(&gradient_), WeightsOf(&net_));
+    ++step_;
+  }
+
+  void Judge() {
+    const double error = RelativeError(net_, held_out_);
+    if (judged_ && error >= best_error_) {
+      ++worse_;
+      return;
+    }
+    judged_ = true;
+    best_error_ = error;
+    best_ = net_;
+    worse_ = 0;
+  }
+
+  // `taken` steps of this run took `seconds`.
+  void Shorten(double seconds, int64_t taken) {
+    if (options_.seconds <= 0) return;
+    const double each = seconds / static_cast<double>(taken);
+    const double left = std::max(0.0, options_.seconds - seconds);
+    steps_ = std::min(steps_, step_ + std::max<int64_t>(1, static_cast<int64_t>(left / each)));
+  }
+
+  WeightList Weights() {
+    WeightList all = WeightsOf(&net_);
+    WeightList others = adam_.Moments();
+    if (options_.patience > 0) {
+      const WeightList best = WeightsOf(&best_);
+      others.insert(others.end(), best.begin(), best.end());
+    }
+    all.insert(all.end(), others.begin(), others.end());
+    return all;
+  }
+
+  absl::Status Save() {
+    const double course[] = {static_cast<double>(step_), static_cast<double>(steps_),
+                             static_cast<double>(worse_), judged_ ? 1.0 : 0.0, best_error_};
+    return SaveCheckpoint(options_.checkpoint, course, Weights());
+  }
+
+  void Restore() {
+    double course[5] = {};
+    if (!LoadCheckpoint(options_.checkpoint, absl::MakeSpan(course), Weights())) return;
+    step_ = static_cast<int64_t>(course[0]);
+    steps_ = static_cast<int64_t>(course[1]);
+    worse_ = static_cast<int64_t>(course[2]);
+    judged_ = course[3] > 0;
+    best_error_ = course[4];
+    adam_.Resume(step_);
+    random_.discard(static_cast<unsigned long long>(step_ * batch_));  // one for each row
+  }
+
+  const DecoderData& train_;
+  const DecoderData& held_out_;
+  const DecoderTraining& options_;
+  int64_t step_ = 0;
+  int64_t steps_;
+  int64_t worse_ = 0;  // judgements since the best one
+  bool judged_ = false;
+  double best_error_ = 0;
+  DecoderNet net_, best_, gradient_;
+  Adam adam_;
+  std::mt19937_64 random_;
+  const RowDraw draw_;
+  const int64_t batch_;
+  std::vector<float> u_, y_;
+};
+
 }  // namespace
 
 double DecoderLoss(const DecoderNet& net, const float* u, const float* y, int64_t rows,
@@ -156,32 +290,7 @@ absl::StatusOr<DecoderFit> TrainDecoder(const DecoderData& train, const DecoderD
                                         const DecoderTraining& options,
                                         const std::function<bool(int64_t, int64_t)>& progress) {
   if (options.width == 0) return TrainLinear(train, held_out, options.ridges);
-  DecoderFit fit;
-  fit.net = StartMlp(train.inputs, train.outputs, options);
-  Adam adam(WeightsOf(&fit.net));
-  DecoderNet gradient;
-  std::mt19937_64 random(options.seed ^ 0x9e3779b97f4a7c15u);
-  const RowDraw draw(train);
-  const int64_t batch = std::min(options.batch, train.rows);
-  std::vector<float> u(batch * train.inputs), y(batch * train.outputs);
-  for (int64_t step = 0; step < options.steps; ++step) {
-    if (step % 16 == 0 && !progress(step, options.steps)) {
-      return absl::CancelledError("calibration was interrupted");
-    }
-    for (int64_t t = 0; t < batch; ++t) {
-      const int64_t row = draw(random);
-      Widen(train.u, row, train.inputs, u.data() + t * train.inputs);
-      Widen(train.y, row, train.outputs, y.data() + t * train.outputs);
-    }
-    DecoderLoss(fit.net, u.data(), y.data(), batch, &gradient);
-    adam.Step(CosineRate(options.learning_rate, step, options.steps), WeightsOf(&gradient),
-              WeightsOf(&fit.net));
-  }
-  progress(options.steps, options.steps);
-  // Of the result: a mean over the steps would tell of a short training's beginning.
-  fit.train_error = RelativeError(fit.net, train);
-  fit.held_out_error = RelativeError(fit.net, held_out);
-  return fit;
+  return MlpTraining(train, held_out, options).Run(progress);
 }
 
 }  // namespace aludel

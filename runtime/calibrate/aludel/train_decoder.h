@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -33,6 +34,16 @@ struct DecoderTraining {
   // prompts better and all others worse, and how little that is depends on the text.
   std::vector<double> ridges = {1e-6, 1e-3, 1e-2, 3e-2, 1e-1};
   uint64_t seed = 1;
+  // Of a network: looks at the held-out rows this often, and ends after `patience` looks that found no lower error than
+  // an earlier one; the net of the lowest is kept. 0: takes all steps and keeps the last net.
+  int64_t judgements = 20;
+  int64_t patience = 0;
+  // Seconds that a network's steps may take: where they turn out slower the course is shortened, its rate still falling
+  // to 0. 0: any. What comes out then depends on the machine's load.
+  double seconds = 0;
+  // A file that training is resumed from and that nothing else goes by, written every `save_seconds`; "": none.
+  std::string checkpoint;
+  double save_seconds = 20;
 };
 
 struct DecoderFit {
@@ -40,7 +51,8 @@ struct DecoderFit {
   // Mean squared error per component, over the mean square of the targets.
   double train_error = 0;
   double held_out_error = 0;
-  double ridge = 0;  // taken; 0 for an MLP
+  double ridge = 0;   // taken; 0 for an MLP
+  int64_t steps = 0;  // of an MLP, until it ended
 };
 
 // Fits under L2 loss: ridge regression, or an MLP by Adam on random batches. `progress` is

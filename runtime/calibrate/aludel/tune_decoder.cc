@@ -111,6 +111,7 @@ absl::StatusOr<double> DecoderTuner::Pass(CacheGradient& consumer, const TuningT
   std::vector<size_t> order(text.prompts.size());
   std::iota(order.begin(), order.end(), size_t{0});
   Shuffle(random_, &order);
+  draws_ += std::max<int64_t>(0, static_cast<int64_t>(order.size()) - 1);
   double kl = 0, tokens = 0;
   for (size_t i = 0; i < order.size(); ++i) {
     if (!progress("tune the decoder", step_, steps_)) {
@@ -123,11 +124,30 @@ absl::StatusOr<double> DecoderTuner::Pass(CacheGradient& consumer, const TuningT
     kl += sum;
     tokens += static_cast<double>(tail.size());
     ALUDEL_RETURN_IF_ERROR(AddStretch(consumer, text, prompt).status());
-    if ((i + 1) % static_cast<size_t>(tuning_.batch) == 0 || i + 1 == order.size()) Step();
+    if ((i + 1) % static_cast<size_t>(tuning_.batch) != 0 && i + 1 < order.size()) continue;
+    Step();
+    if (tuning_.time_is_up && tuning_.time_is_up()) break;
   }
   kl /= std::max(1.0, tokens);
   progress(absl::StrFormat("tune the decoder, KL %.4f", kl), step_, steps_);
   return kl;
+}
+
+WeightList DecoderTuner::Weights() {
+  WeightList all;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (const WeightList& list : {WeightsOf(&groups_[g].net), adams_[g].Moments()}) {
+      all.insert(all.end(), list.begin(), list.end());
+    }
+  }
+  return all;
+}
+
+void DecoderTuner::Resume(const Course& course) {
+  step_ = course.step;
+  draws_ = course.draws;
+  random_.discard(static_cast<unsigned long long>(draws_));
+  for (Adam& adam : adams_) adam.Resume(step_);
 }
 
 absl::StatusOr<double> DecoderTuner::AddStretch(CacheGradient& consumer, const TuningText& text,
@@ -136,6 +156,7 @@ absl::StatusOr<double> DecoderTuner::AddStretch(CacheGradient& consumer, const T
   const int64_t places = prompt.cached() - tuning_.stretch - earliest;
   if (tuning_.stretch_weight <= 0 || places < 1) return 0;
   const int64_t cached = earliest + static_cast<int64_t>(random_() % static_cast<uint64_t>(places));
+  ++draws_;
   const auto tail = absl::MakeConstSpan(prompt.ids).subspan(cached, tuning_.stretch);
   return Add(consumer, text, prompt, cached, tail, tuning_.stretch_weight);
 }

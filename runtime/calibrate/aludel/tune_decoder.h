@@ -68,6 +68,8 @@ struct DecoderTuning {
   int64_t stretch = 16;         // tokens
   double stretch_weight = 0.5;  // of one of its tokens, beside an answer's
   uint64_t seed = 1;
+  // Asked after every step: true ends it there. None: never.
+  std::function<bool()> time_is_up;
 };
 
 // Tunes the decoders of all groups of one consumer together. Layers outside of the groups have the consumer's
@@ -83,6 +85,16 @@ class DecoderTuner {
                               const CalibrationProgress& progress);
 
   std::vector<TunedGroup> TakeGroups() && { return std::move(groups_); }
+
+  // What a run is resumed from between two passes: all weights and moments, and how far it had come.
+  struct Course {
+    int64_t step = 0;
+    int64_t draws = 0;  // of random numbers
+  };
+  WeightList Weights();
+  Course course() const { return {step_, draws_}; }
+  // For a tuner that was made alike and has drawn nothing, whose Weights() have been restored.
+  void Resume(const Course& course);
 
  private:
   // Adds the gradient of `weight` times the KL over `tail`, which follows the first `cached` tokens of a
@@ -103,6 +115,7 @@ class DecoderTuner {
   int64_t steps_;
   int64_t step_ = 0;
   std::mt19937_64 random_;
+  int64_t draws_ = 0;
   std::vector<DecoderPass> passes_;  // [groups], as all that follows
   std::vector<std::vector<float>> u_;
   std::vector<DecoderNet> gradients_;

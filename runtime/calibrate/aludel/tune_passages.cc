@@ -3,20 +3,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <memory>
 #include <numeric>
 #include <random>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "runtime/calibrate/aludel/checkpoint.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
 namespace {
 
-using FilePointer = std::unique_ptr<FILE, int (*)(FILE*)>;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMostRise = 100;  // steps
@@ -47,11 +44,6 @@ double KlTo(const std::vector<std::pair<int32_t, float>>& target, absl::Span<con
   }
   return kl;
 }
-
-// What a checkpoint holds beside weights.
-struct Course {
-  double step = 0, worse = 0, first_kl = 0, best_kl = 0, best_step = 0;
-};
 
 }  // namespace
 
@@ -239,36 +231,19 @@ WeightList PassageTuner::Weights() {
 
 absl::Status PassageTuner::Save() {
   if (checkpoint_.empty()) return absl::OkStatus();
-  const std::string partial = checkpoint_ + ".partial";
-  FilePointer file(std::fopen(partial.c_str(), "wbe"), &std::fclose);
-  const Course course{static_cast<double>(state_.step), static_cast<double>(worse_), state_.first_kl,
-                      state_.best_kl, static_cast<double>(state_.best_step)};
-  bool written = file != nullptr && std::fwrite(&course, sizeof(course), 1, file.get()) == 1;
-  for (const std::vector<float>* values : Weights()) {
-    written =
-        written && std::fwrite(values->data(), sizeof(float), values->size(), file.get()) == values->size();
-  }
-  written = written && std::fclose(file.release()) == 0;
-  if (!written || std::rename(partial.c_str(), checkpoint_.c_str()) != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot write ", checkpoint_));
-  }
-  return absl::OkStatus();
+  const double course[] = {static_cast<double>(state_.step), static_cast<double>(worse_), state_.first_kl,
+                           state_.best_kl, static_cast<double>(state_.best_step)};
+  return SaveCheckpoint(checkpoint_, course, Weights());
 }
 
 bool PassageTuner::Restore() {
-  const FilePointer file(checkpoint_.empty() ? nullptr : std::fopen(checkpoint_.c_str(), "rbe"),
-                         &std::fclose);
-  Course course;
-  if (file == nullptr || std::fread(&course, sizeof(course), 1, file.get()) != 1) return false;
-  for (std::vector<float>* values : Weights()) {
-    // Files are whole or absent: one of another size would be of another run, which the path rules out.
-    ALUDEL_CHECK(std::fread(values->data(), sizeof(float), values->size(), file.get()) == values->size());
-  }
-  state_.step = static_cast<int64_t>(course.step);
-  worse_ = static_cast<int64_t>(course.worse);
-  state_.first_kl = course.first_kl;
-  state_.best_kl = course.best_kl;
-  state_.best_step = static_cast<int64_t>(course.best_step);
+  double course[5] = {};
+  if (!LoadCheckpoint(checkpoint_, absl::MakeSpan(course), Weights())) return false;
+  state_.step = static_cast<int64_t>(course[0]);
+  worse_ = static_cast<int64_t>(course[1]);
+  state_.first_kl = course[2];
+  state_.best_kl = course[3];
+  state_.best_step = static_cast<int64_t>(course[4]);
   for (Adam& adam : adams_) adam.Resume(state_.step);
   return true;
 }

@@ -269,6 +269,101 @@ TEST_F(AludelJobTest, MeetsALossThatCanBeMet) {
   EXPECT_GT(format.decoders[0].expected->bytes_per_token, 0);
 }
 
+TEST_F(AludelJobTest, APlanOfWhatDoesNotFitIsRefusedBeforeAnythingIsLoaded) {
+  job_.max_memory = 1'000'000;
+  absl::Status status = Run();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("--max-memory is 1.0 MB"), HasSubstr("it would fit with ")));
+  job_.max_memory = 0;
+  job_.max_disk = 10'000;
+  status = Run();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--max-disk is 10.0 KB"));
+  EXPECT_TRUE(std::filesystem::is_empty(directory_));
+}
+
+TEST_F(AludelJobTest, ADryRunPrintsThePlanAndLeavesNothing) {
+  job_.dry_run = true;
+  job_.options.linear = false;
+  ::testing::internal::CaptureStdout();
+  absl::Status status = Run();
+  std::string said = ::testing::internal::GetCapturedStdout();
+  EXPECT_TRUE(status.ok()) << status;
+  for (const char* part : {"prefills", "sensitivity", "encoders", "training", "tuning", "measurement",
+                           "needs ", " of disk, about "}) {
+    EXPECT_THAT(said, HasSubstr(part));
+  }
+  job_.device_flops = 1e15;
+  job_.device_bandwidth = 4e12;
+  ::testing::internal::CaptureStdout();
+  status = Run();
+  said = ::testing::internal::GetCapturedStdout();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(said, HasSubstr("on a device of 1e+15 FLOP/s"));
+  EXPECT_TRUE(std::filesystem::is_empty(directory_));
+}
+
+TEST_F(AludelJobTest, ReportsWhatItPlannedAndWhatItTook) {
+  job_.sensitivity_prompts = 0;
+  ASSERT_TRUE(Run().ok());
+  std::ifstream file(job_.base.out + ".report/aludel-p5.json");
+  const nlohmann::json report = nlohmann::json::parse(file);
+  EXPECT_EQ(report["tried"].size(), 1u);
+  EXPECT_EQ(report["chosen"]["recomputed_layers"], 5);
+  EXPECT_DOUBLE_EQ(report["chosen"]["kl"].get<double>(), Manifest().formats[0].decoders[0].expected->kl);
+  ASSERT_EQ(report["layers"].size(), 2u) << "layers 6 and 7 are coded";
+  EXPECT_EQ(report["layers"][1]["layer"], 7);
+  // All directions count alike here, so that the group's error is about the mean of its layers', K's and V's.
+  double sum = 0;
+  for (const auto& layer : report["layers"])
+    sum += layer["k_error"].get<double>() + layer["v_error"].get<double>();
+  const double whole = report["chosen"]["consumers"][0]["held_out_error"][0];
+  EXPECT_NEAR(sum / 4, whole, 0.3 * whole);
+  double planned = 0, took = 0;
+  for (const auto& stage : report["stages"]) {
+    planned += stage["planned_most_seconds"].get<double>();
+    took += stage["seconds"].get<double>();
+    EXPECT_GT(stage["memory_bytes"].get<int64_t>(), 0) << stage;
+  }
+  EXPECT_GT(planned, took / 20) << "of the right order";
+  EXPECT_LT(planned, 20 * took);
+  EXPECT_LT(took, report["seconds"].get<double>());
+  EXPECT_TRUE(std::filesystem::exists(job_.base.out + ".report/aludel-p5.txt"));
+}
+
+TEST_F(AludelJobTest, TrainingTokensBoundWhatADecoderIsFittedTo) {
+  ASSERT_TRUE(Run().ok());
+  const ArtifactFormat all = Manifest().formats[0];
+  job_.options.training_tokens = int64_t{1} << 40;
+  ASSERT_TRUE(Run().ok());
+  EXPECT_EQ(Manifest().formats[0].decoders[0].file.sha256, all.decoders[0].file.sha256)
+      << "no more than there are";
+  job_.options.training_tokens = 600;
+  ASSERT_TRUE(Run().ok());
+  const ArtifactFormat few = Manifest().formats[0];
+  EXPECT_EQ(few.encoder.sha256, all.encoder.sha256);
+  EXPECT_NE(few.decoders[0].file.sha256, all.decoders[0].file.sha256);
+  const std::map<std::string, double> kl = Measure();
+  EXPECT_LT(kl.at("aludel-p5"), 0.8 * kl.at("raw"));
+}
+
+TEST_F(AludelJobTest, ABudgetTakesWhatFitsAndTheArtifactIsWhole) {
+  job_.base.prompts = 100;
+  job_.options.linear = false;
+  job_.budget = 40;
+  job_.options.training.steps = 20'000;
+  ::testing::internal::CaptureStdout();
+  const absl::Status status = Run();
+  const std::string said = ::testing::internal::GetCapturedStdout();
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_THAT(said, AllOf(HasSubstr("--budget 40.0 s buys "), HasSubstr(" of 20000 steps"),
+                          HasSubstr("the whole job takes about ")));
+  EXPECT_GT(Manifest().formats[0].decoders[0].expected->kl, 0);
+  const std::map<std::string, double> kl = Measure();
+  EXPECT_LT(kl.at("aludel-p5"), 0.8 * kl.at("raw"));
+}
+
 TEST_F(AludelJobTest, FitsTheEncoderToTheProducerAlone) {
   job_.options.encoder_source = EncoderSource::kProducer;
   ASSERT_TRUE(Run().ok());

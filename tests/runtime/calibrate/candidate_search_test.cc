@@ -94,6 +94,16 @@ TEST(FindCandidate, NamesTheFloorOfEveryStructureWhereNoneMeetsTheLoss) {
   }
 }
 
+TEST(FindCandidate, TakesWhatItHasWhenItsTimeIsOver) {
+  World world({70});
+  SearchGoal goal = Goal(0, 0);
+  goal.time_is_up = [&world] { return world.fits.size() == 1; };
+  const auto found = FindCandidate(goal, world);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_LE(found->kl_bound(), 1);
+  EXPECT_EQ(world.fits.size(), 1u);
+}
+
 TEST(FindCandidate, EndsWithTheFitThatFails) {
   World world({70});
   world.fails_at = 2;

@@ -1,9 +1,11 @@
 #include "runtime/calibrate/aludel/train_decoder.h"
 
 #include <cmath>
+#include <filesystem>
 #include <random>
 
 #include "gtest/gtest.h"
+#include "tests/runtime/model/temporary_directory.h"
 
 namespace aludel {
 namespace {
@@ -152,6 +154,87 @@ TEST(TrainDecoder, StopsWhenAsked) {
   options.width = 4;
   const auto fit = TrainDecoder(data, data, options, [](int64_t done, int64_t) { return done < 32; });
   EXPECT_EQ(fit.status().code(), absl::StatusCode::kCancelled);
+}
+
+// Some training that takes a moment.
+DecoderTraining Short() {
+  DecoderTraining options;
+  options.width = 24;
+  options.steps = 400;
+  options.batch = 64;
+  options.learning_rate = 1e-2;
+  return options;
+}
+
+TEST(TrainDecoder, AnInterruptedTrainingEndsWithTheSameBytes) {
+  std::mt19937_64 random(13);
+  const DecoderNet truth = RandomNet(random, 6, 12, 5);
+  const DecoderData train = MakeData(random, 2000, truth), held_out = MakeData(random, 300, truth);
+  for (const int64_t patience : {0, 50}) {
+    DecoderTraining options = Short();
+    options.patience = patience;
+    const auto whole = TrainDecoder(train, held_out, options, Always);
+    ASSERT_TRUE(whole.ok());
+    const TemporaryDirectory directory;
+    options.checkpoint = directory.File("net.training");
+    options.save_seconds = 0;
+    for (const int64_t until : {48, 48, 208, 384}) {  // once before there is anything new
+      const auto cut =
+          TrainDecoder(train, held_out, options, [&](int64_t done, int64_t) { return done < until; });
+      EXPECT_EQ(cut.status().code(), absl::StatusCode::kCancelled);
+    }
+    std::vector<int64_t> seen;
+    const auto resumed = TrainDecoder(train, held_out, options, [&](int64_t done, int64_t) {
+      seen.push_back(done);
+      return true;
+    });
+    ASSERT_TRUE(resumed.ok());
+    EXPECT_GE(seen.front(), 352) << "it did not begin again";
+    EXPECT_EQ(resumed->net.out.values, whole->net.out.values);
+    EXPECT_EQ(resumed->net.hidden.values, whole->net.hidden.values);
+    EXPECT_EQ(resumed->held_out_error, whole->held_out_error);
+    EXPECT_EQ(resumed->steps, whole->steps);
+    // A file that was cut is none.
+    std::filesystem::resize_file(options.checkpoint, std::filesystem::file_size(options.checkpoint) - 4);
+    EXPECT_EQ(TrainDecoder(train, held_out, options, Always)->net.out.values, whole->net.out.values);
+  }
+}
+
+TEST(TrainDecoder, EndsEarlyWhereHeldOutRowsGainNothing) {
+  std::mt19937_64 random(14);
+  const DecoderNet truth = RandomNet(random, 20, 12, 5);
+  DecoderData train = MakeData(random, 60, truth), held_out = MakeData(random, 400, truth);
+  const std::vector<float> noise = Noise(random, 60 * 5);
+  for (size_t i = 0; i < noise.size(); ++i)
+    train.y[i] = ToBf16(ToFloat(train.y[i]) + 8 * noise[i]);  // to be learnt by heart
+  DecoderTraining options = Short();
+  options.steps = 2000;
+  const auto all = TrainDecoder(train, held_out, options, Always);
+  options.patience = 3;
+  const auto early = TrainDecoder(train, held_out, options, Always);
+  ASSERT_TRUE(all.ok() && early.ok());
+  EXPECT_EQ(all->steps, 2000);
+  EXPECT_LT(early->steps, 2000);
+  EXPECT_LT(early->held_out_error, all->held_out_error);
+}
+
+TEST(TrainDecoder, ATimeThatDoesNotSufficeShortensTheCourse) {
+  std::mt19937_64 random(15);
+  const DecoderNet truth = RandomNet(random, 6, 12, 5);
+  const DecoderData train = MakeData(random, 2000, truth), held_out = MakeData(random, 300, truth);
+  DecoderTraining options = Short();
+  options.steps = int64_t{1} << 40;
+  options.seconds = 0.3;
+  int64_t last = 0, total = 0;
+  const auto fit = TrainDecoder(train, held_out, options, [&](int64_t done, int64_t steps) {
+    last = done;
+    total = steps;
+    return true;
+  });
+  ASSERT_TRUE(fit.ok());
+  EXPECT_EQ(last, total) << "what is shown ends, too";
+  EXPECT_EQ(fit->steps, total);
+  EXPECT_LT(fit->held_out_error, 1) << "and it learnt something";
 }
 
 }  // namespace

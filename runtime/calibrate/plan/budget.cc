@@ -1,0 +1,175 @@
+#include "runtime/calibrate/plan/budget.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "runtime/codec/artifact/weight_file.h"
+#include "runtime/status_macros.h"
+#include "runtime/tool/byte_size.h"
+
+namespace aludel {
+namespace {
+
+constexpr double kUsable = 0.9;  // of a budget: measured rates are those of a moment
+constexpr double kLeastDial = 1.0 / 256;
+constexpr int64_t kFewestPrompts = 10, kFewestHeldOut = 8, kFewestSteps = 200;
+constexpr double kAllPasses = 0.5, kOnePass = 0.1;  // dials from which tuning takes as many
+
+int64_t Share(int64_t full, double dial, int64_t least) {
+  const auto share = static_cast<int64_t>(std::ceil(dial * static_cast<double>(full)));
+  return std::min(full, std::max(share, least));
+}
+
+double SecondsOf(const BudgetChoice& choice, const PlanInput& input, const WorkRates& rates) {
+  AludelJob job;
+  const PlanInput trial = Apply(choice, input, &job);
+  return ExpectedSeconds(MakePlan(CountWork(trial, rates.answer_tokens), &rates));
+}
+
+// The largest dial whose time fits.
+double LargestDial(const PlanInput& input, const WorkRates& rates, double seconds) {
+  const BudgetChoice full = WholeJob(input);
+  if (SecondsOf(full, input, rates) <= seconds) return 1;
+  double low = kLeastDial, high = 1;
+  for (int i = 0; i < 24; ++i) {
+    const double dial = std::sqrt(low * high);
+    (SecondsOf(AtDial(full, dial), input, rates) <= seconds ? low : high) = dial;
+  }
+  return low;
+}
+
+std::string PathOf(const std::string& work, const PlanInput& input, double seconds) {
+  std::string key = absl::StrCat("budget 1 ", seconds);
+  const BudgetChoice full = WholeJob(input);
+  absl::StrAppend(&key, " ", full.train, " ", full.held_out, " ", full.more, " ", full.steps, " ",
+                  full.sensitivity_prompts, " ", full.passes, " ", input.job.base.producer, " ",
+                  absl::StrJoin(input.job.base.consumers, " "), " ", input.job.recomputed_layers.value_or(-2),
+                  " ", input.job.options.linear, " ", input.job.bytes_per_token.value_or(0), " ",
+                  input.job.max_kl.value_or(0));
+  for (const auto& prompts : {input.train, input.held_out, input.more}) {
+    for (const auto& prompt : prompts) absl::StrAppend(&key, "\n", absl::StrJoin(prompt, " "));
+  }
+  const std::string hash = Sha256Hex({reinterpret_cast<const uint8_t*>(key.data()), key.size()});
+  return absl::StrCat(work, "/", hash.substr(0, 24), ".budget");
+}
+
+}  // namespace
+
+std::string BudgetChoice::Describe(const BudgetChoice& full) const {
+  if (everything) return "the whole job";
+  std::string text = absl::StrFormat("%d of %d prompts", train + held_out, full.train + full.held_out);
+  const auto add = [&](int64_t some, int64_t all, const char* what) {
+    if (all > 0) absl::StrAppendFormat(&text, ", %d of %d %s", some, all, what);
+  };
+  add(steps, full.steps, "steps");
+  add(sensitivity_prompts, full.sensitivity_prompts, "prompts of sensitivity");
+  add(passes, full.passes, "passes of tuning");
+  add(more, full.more, "prompts of --tuning-data");
+  return text;
+}
+
+BudgetChoice WholeJob(const PlanInput& input) {
+  const AludelJob& job = input.job;
+  return {.train = static_cast<int64_t>(input.train.size()),
+          .held_out = static_cast<int64_t>(input.held_out.size()),
+          .more = static_cast<int64_t>(input.more.size()),
+          .steps = job.options.linear || job.retune ? 0 : job.options.training.steps,
+          .sensitivity_prompts =
+              job.retune ? 0 : std::min(job.sensitivity_prompts, static_cast<int64_t>(input.train.size())),
+          .passes = input.by_passages ? 0 : TuningPasses(job.options),
+          .everything = true};
+}
+
+BudgetChoice AtDial(const BudgetChoice& full, double dial) {
+  if (dial >= 1) return full;
+  BudgetChoice choice = full;
+  choice.everything = false;
+  choice.train = Share(full.train, dial, kFewestPrompts);
+  choice.held_out = Share(full.held_out, dial, kFewestHeldOut);
+  choice.more = Share(full.more, dial, 0);
+  choice.steps = Share(full.steps, dial, kFewestSteps);
+  choice.sensitivity_prompts = Share(full.sensitivity_prompts, dial, 1);
+  choice.passes = dial >= kAllPasses ? full.passes : std::min<int64_t>(full.passes, dial >= kOnePass ? 1 : 0);
+  return choice;
+}
+
+PlanInput Apply(const BudgetChoice& choice, const PlanInput& input, AludelJob* job) {
+  *job = input.job;
+  if (choice.steps > 0) job->options.training.steps = choice.steps;
+  if (!job->retune) job->sensitivity_prompts = choice.sensitivity_prompts;
+  if (!input.by_passages) job->options.tuning.passes = choice.passes;
+  return {*job,
+          input.config,
+          input.train.first(static_cast<size_t>(choice.train)),
+          input.held_out.first(static_cast<size_t>(choice.held_out)),
+          input.more.first(static_cast<size_t>(choice.more)),
+          input.extended,
+          input.by_passages,
+          input.artifact_bytes,
+          input.process_bytes};
+}
+
+double ExpectedSeconds(const CalibrationPlan& plan) {
+  return std::min(plan.most_seconds, 2 * plan.least_seconds);
+}
+
+absl::StatusOr<BudgetChoice> ChooseForBudget(const PlanInput& input, const WorkRates& rates, double seconds) {
+  const BudgetChoice full = WholeJob(input);
+  const BudgetChoice choice = AtDial(full, LargestDial(input, rates, kUsable * seconds));
+  const double expected = SecondsOf(choice, input, rates);
+  if (expected <= kUsable * seconds) return choice;
+  return absl::DeadlineExceededError(
+      absl::StrFormat("--budget is %s, the least that calibrates (%s) takes about %s; give more time, fewer "
+                      "--prompts, or --linear",
+                      FormatSeconds(seconds), choice.Describe(full), FormatSeconds(expected / kUsable)));
+}
+
+std::vector<std::string> MoreThanBudget(const PlanInput& input, const WorkRates& rates, double seconds) {
+  const BudgetChoice full = WholeJob(input);
+  const double whole = SecondsOf(full, input, rates) / kUsable;
+  std::vector<std::string> lines;
+  for (const double times : {2.0, 4.0}) {
+    if (times * seconds >= whole) break;
+    lines.push_back(
+        absl::StrCat("--budget ", FormatSeconds(times * seconds), " would buy ",
+                     AtDial(full, LargestDial(input, rates, kUsable * times * seconds)).Describe(full)));
+  }
+  if (whole > seconds) lines.push_back(absl::StrCat("the whole job takes about ", FormatSeconds(whole)));
+  return lines;
+}
+
+absl::StatusOr<BudgetChoice> OpenBudget(const std::string& work, const PlanInput& input, double seconds,
+                                        const std::function<absl::StatusOr<BudgetChoice>()>& choose) {
+  const std::string path = PathOf(work, input, seconds);
+  BudgetChoice choice;
+  int whole = 0;
+  std::ifstream known(path);
+  if (known >> choice.train >> choice.held_out >> choice.more >> choice.steps >> choice.sensitivity_prompts >>
+      choice.passes >> whole) {
+    choice.everything = whole != 0;
+    const BudgetChoice full = WholeJob(input);
+    if (choice.train >= 1 && choice.train <= full.train && choice.held_out >= 1 &&
+        choice.held_out <= full.held_out && choice.more >= 0 && choice.more <= full.more) {
+      return choice;
+    }
+  }
+  ALUDEL_ASSIGN_OR_RETURN(choice, choose());
+  std::error_code error;
+  std::filesystem::create_directories(work, error);
+  std::ofstream file(path + ".partial");
+  file << choice.train << " " << choice.held_out << " " << choice.more << " " << choice.steps << " "
+       << choice.sensitivity_prompts << " " << choice.passes << " " << (choice.everything ? 1 : 0) << "\n";
+  file.close();
+  if (!file || std::rename((path + ".partial").c_str(), path.c_str()) != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  }
+  return choice;
+}
+
+}  // namespace aludel

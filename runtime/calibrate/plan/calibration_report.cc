@@ -1,0 +1,162 @@
+#include "runtime/calibrate/plan/calibration_report.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+#include "runtime/status_macros.h"
+#include "runtime/tool/byte_size.h"
+
+namespace aludel {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json PointJson(const AludelCandidate& candidate, const std::vector<std::string>& consumers) {
+  Json point = {{"recomputed_layers", candidate.shape.recomputed_layers},
+                {"bytes_per_token", candidate.bytes()},
+                {"kl", candidate.kl()},
+                {"kl_bound", candidate.kl_bound()}};
+  for (const AludelGroup& group : candidate.shape.groups) point["ranks"].push_back(group.rank);
+  for (size_t c = 0; c < candidate.measured.size() && c < consumers.size(); ++c) {
+    const FittedDecoder& fit = candidate.decoders[c];
+    Json consumer = {{"consumer", consumers[c]},
+                     {"kl", candidate.measured[c].kl},
+                     {"kl_bound", candidate.measured[c].kl_bound},
+                     {"width", fit.width},
+                     {"steps", fit.steps},
+                     {"train_error", fit.train_error},
+                     {"held_out_error", fit.held_out_error}};
+    if (fit.tuned.has_value())
+      consumer["tuned"] = {{"first_kl", fit.tuned->first_kl}, {"last_kl", fit.tuned->last_kl}};
+    point["consumers"].push_back(std::move(consumer));
+  }
+  return point;
+}
+
+absl::Status WriteText(const std::string& path, const std::string& text) {
+  std::ofstream file(path + ".partial", std::ios::binary);
+  file << text;
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(path + ".partial", path, error);
+  if (!file || error) return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string CalibrationReport::PlanAndActual(const StageClock& clock) const {
+  std::string table = absl::StrFormat("%-18s %10s %20s %10s %10s %10s\n", "stage", "took", "planned", "times",
+                                      "memory", "planned");
+  double seconds = 0;
+  int64_t memory = 0;
+  for (const PlannedStage& stage : plan.stages) {
+    const StageClock::Figures& took = clock.Of(stage.work.stage);
+    seconds += took.seconds;
+    memory = std::max(memory, took.memory);
+    // What was planned of as many repetitions.
+    const double planned = stage.most_seconds * static_cast<double>(std::max<int64_t>(1, took.times)) /
+                           static_cast<double>(stage.work.most);
+    absl::StrAppendFormat(&table, "%-18s %10s %20s %10d %10s %10s\n", Name(stage.work.stage),
+                          FormatSeconds(took.seconds), FormatSeconds(planned), took.times,
+                          FormatBytes(static_cast<double>(took.memory)), FormatBytes(stage.work.memory));
+  }
+  const std::string planned =
+      plan.most_seconds > 1.05 * plan.least_seconds
+          ? absl::StrCat(FormatSeconds(plan.least_seconds), " to ", FormatSeconds(plan.most_seconds))
+          : FormatSeconds(plan.least_seconds);
+  absl::StrAppendFormat(&table, "%-18s %10s %20s %10s %10s %10s\n", "all", FormatSeconds(seconds), planned,
+                        "", FormatBytes(static_cast<double>(memory)), FormatBytes(plan.memory));
+  return table;
+}
+
+std::string CalibrationReport::ToJson(const StageClock& clock) const {
+  Json json = {{"format", format},
+               {"consumers", consumers},
+               {"prompts", prompts},
+               {"seconds", clock.Seconds()},
+               {"planned",
+                {{"least_seconds", plan.least_seconds},
+                 {"most_seconds", plan.most_seconds},
+                 {"memory_bytes", plan.memory},
+                 {"disk_bytes", plan.disk}}}};
+  if (!budget.empty()) json["budget"] = budget;
+  for (const PlannedStage& stage : plan.stages) {
+    const StageClock::Figures& took = clock.Of(stage.work.stage);
+    Json row = {{"stage", Name(stage.work.stage)},
+                {"seconds", took.seconds},
+                {"times", took.times},
+                {"memory_bytes", took.memory},
+                {"planned_least_seconds", stage.least_seconds},
+                {"planned_most_seconds", stage.most_seconds},
+                {"planned_memory_bytes", stage.work.memory}};
+    for (size_t i = 0; i < stage.work.once.values.size(); ++i) {
+      if (stage.work.once.values[i] > 0)
+        row["work"][std::string(Name(static_cast<Work>(i)))] = stage.work.once.values[i];
+    }
+    json["stages"].push_back(std::move(row));
+  }
+  for (const AludelCandidate& candidate : tried) json["tried"].push_back(PointJson(candidate, consumers));
+  json["chosen"] = PointJson(chosen, consumers);
+  for (size_t c = 0; c < chosen.decoders.size() && c < consumers.size(); ++c) {
+    for (const LayerLoss& layer : chosen.decoders[c].layers) {
+      json["layers"].push_back(
+          {{"consumer", consumers[c]}, {"layer", layer.layer}, {"k_error", layer.k}, {"v_error", layer.v}});
+    }
+  }
+  return json.dump(1) + "\n";
+}
+
+std::string CalibrationReport::ToText(const StageClock& clock) const {
+  std::string text = absl::StrFormat("format %s: %s\n", format, prompts);
+  if (!budget.empty()) absl::StrAppend(&text, "budget: ", budget, "\n");
+  absl::StrAppend(&text, "\nTime and memory, planned and as they were\n", PlanAndActual(clock), "\nTried, ",
+                  "KL on held-out prompts, the worst consumer's\n");
+  absl::StrAppendFormat(&text, "%-18s %14s %10s %10s\n", "recomputed layers", "bytes/token", "KL", "at most");
+  for (const AludelCandidate& candidate : tried) {
+    absl::StrAppendFormat(&text, "%-18d %14.1f %10.4f %10.4f\n", candidate.shape.recomputed_layers,
+                          candidate.bytes(), candidate.kl(), candidate.kl_bound());
+  }
+  absl::StrAppend(&text, "\nChosen\n");
+  for (size_t c = 0; c < chosen.measured.size() && c < consumers.size(); ++c) {
+    absl::StrAppend(&text, chosen.Describe(c, consumers[c], raw_bytes), "\n");
+  }
+  absl::StrAppend(&text,
+                  "\nError of each layer on held-out tokens before tuning, over its variance; fits weigh "
+                  "what answers feel\n");
+  absl::StrAppendFormat(&text, "%-24s %6s %10s %10s\n", "consumer", "layer", "K", "V");
+  for (size_t c = 0; c < chosen.decoders.size() && c < consumers.size(); ++c) {
+    for (const LayerLoss& layer : chosen.decoders[c].layers) {
+      absl::StrAppendFormat(&text, "%-24s %6d %10.4f %10.4f\n", consumers[c], layer.layer, layer.k, layer.v);
+    }
+  }
+  return text;
+}
+
+AludelCandidate Findings(const AludelCandidate& candidate) {
+  AludelCandidate findings;
+  findings.shape = candidate.shape;
+  findings.measured = candidate.measured;
+  for (const FittedDecoder& fit : candidate.decoders) {
+    findings.decoders.push_back(
+        {{}, fit.train_error, fit.held_out_error, fit.width, fit.tuned, fit.layers, fit.steps});
+  }
+  return findings;
+}
+
+absl::Status WriteReport(const std::string& directory, const CalibrationReport& report,
+                         const StageClock& clock) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) return absl::UnavailableError(absl::StrCat(directory, ": ", error.message()));
+  const std::string stem = absl::StrCat(directory, "/", report.format);
+  ALUDEL_RETURN_IF_ERROR(WriteText(stem + ".json", report.ToJson(clock)));
+  return WriteText(stem + ".txt", report.ToText(clock));
+}
+
+}  // namespace aludel

@@ -1,0 +1,267 @@
+#include "runtime/calibrate/plan/calibration_plan.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/calibrate/plan/budget.h"
+#include "runtime/calibrate/plan/machine_room.h"
+#include "runtime/calibrate/plan/stage_clock.h"
+#include "tests/runtime/model/temporary_directory.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A job over a model that is small enough to count by hand.
+class CalibrationPlanTest : public ::testing::Test {
+ protected:
+  CalibrationPlanTest() {
+    config_.layers = 4;
+    config_.hidden = 32;
+    config_.heads = 4;
+    config_.kv_heads = 2;
+    config_.head_dim = 8;
+    config_.ffn = 64;
+    config_.vocab = 100;
+    config_.max_positions = 512;
+    job_.base.producer = "base";
+    job_.base.consumers = {"chat"};
+    job_.recomputed_layers = 0;
+    job_.bytes_per_token = 16;
+    job_.sensitivity_prompts = 40;
+    for (int i = 0; i < 200; ++i) train_.push_back(std::vector<int32_t>(50 + i % 40, 1));
+    for (int i = 0; i < 20; ++i) held_out_.push_back(std::vector<int32_t>(60, 1));
+    for (int i = 0; i < 100; ++i) more_.push_back(std::vector<int32_t>(70, 1));
+    rates_.per_second.values.fill(1e9);
+    rates_.answer_tokens = 4;
+  }
+
+  PlanInput Input() const { return {job_, config_, train_, held_out_, {}, {}, false, 0, 0}; }
+  PlanInput InputWithMore() const {
+    PlanInput input = Input();
+    input.more = more_;
+    return input;
+  }
+  StageWork Of(Stage stage, const PlanInput& input) const {
+    for (const StageWork& work : CountWork(input, 4)) {
+      if (work.stage == stage) return work;
+    }
+    ADD_FAILURE() << "no stage " << Name(stage);
+    return {};
+  }
+  double Seconds(const PlanInput& input) const {
+    return ExpectedSeconds(MakePlan(CountWork(input, 4), &rates_));
+  }
+
+  ModelConfig config_;
+  AludelJob job_;
+  std::vector<std::vector<int32_t>> train_, held_out_, more_;
+  WorkRates rates_;
+};
+
+TEST_F(CalibrationPlanTest, PrefillsAreCountedMatrixByMatrix) {
+  // A multiply and an add for every number of every matrix and token; a query's products with the keys and values of
+  // every position up to its own.
+  double flops = 0;
+  for (const auto& prompt : train_) {
+    for (size_t t = 0; t < prompt.size(); ++t) {
+      const double q = 32 * 32, kv = 2 * 32 * 16, o = 32 * 32, mlp = 3 * 32 * 64;
+      flops += 4 * (2 * (q + kv + o + mlp) + static_cast<double>(t + 1) * 2 * 2 * 4 * 8);
+    }
+  }
+  EXPECT_DOUBLE_EQ(Of(Stage::kPrefills, Input()).once[Work::kPrefill], 2 * flops) << "producer and consumer";
+  job_.base.consumers = {"chat", "json"};
+  EXPECT_DOUBLE_EQ(Of(Stage::kPrefills, Input()).once[Work::kPrefill], 3 * flops);
+}
+
+TEST_F(CalibrationPlanTest, DiskIsRowsOfEveryLayerInBf16) {
+  double tokens = 0;
+  for (const auto& prompt : train_) tokens += static_cast<double>(prompt.size());
+  // K and V of four layers, H of the layers that a structure may recompute: a quarter of them and the next.
+  EXPECT_DOUBLE_EQ(Of(Stage::kPrefills, Input()).disk, 2 * tokens * (4 * 2 * 16 + 2 * 32) * 2);
+}
+
+TEST_F(CalibrationPlanTest, TrainingIsStepsTimesBatchTimesTheNet) {
+  const NetShape net = PlannedNet(Input());
+  ASSERT_GT(net.width, 0);
+  EXPECT_EQ(net.outputs, 3 * 2 * 16);
+  EXPECT_EQ(net.inputs, net.rank + 32);
+  const double before = Of(Stage::kTraining, Input()).once[Work::kNetwork];
+  job_.options.training.steps += 1000;
+  const double step = (Of(Stage::kTraining, Input()).once[Work::kNetwork] - before) / 1000;
+  // Forward and the weights' gradients: each of both matrices; back through the second one.
+  const double products = 2.0 * net.inputs * net.width * 2 + 2.0 * net.width * net.outputs * 3;
+  EXPECT_NEAR(step, 1024 * products, 1e-6 * step);
+}
+
+TEST_F(CalibrationPlanTest, HasTheStagesThatTheJobHas) {
+  const auto names = [&] {
+    std::string all;
+    for (const StageWork& work : CountWork(Input(), 4)) all += std::string(Name(work.stage)) + " ";
+    return all;
+  };
+  EXPECT_THAT(names(), AllOf(HasSubstr("sensitivity"), HasSubstr("encoders"), HasSubstr("tuning")));
+  job_.options.linear = true;
+  job_.sensitivity_prompts = 0;
+  EXPECT_THAT(names(), AllOf(Not(HasSubstr("sensitivity")), HasSubstr("training"), Not(HasSubstr("tuning"))));
+}
+
+TEST_F(CalibrationPlanTest, ASearchTakesFromOneFitToMany) {
+  EXPECT_EQ(Of(Stage::kTraining, Input()).most, 1);
+  job_.bytes_per_token.reset();
+  job_.recomputed_layers.reset();
+  job_.max_kl = 0.02;
+  EXPECT_EQ(Of(Stage::kTraining, Input()).least, 1);
+  EXPECT_EQ(Of(Stage::kTraining, Input()).most, 2 * 2 + 6)
+      << "two rates of two structures, then narrower ones";
+  const CalibrationPlan plan = MakePlan(CountWork(Input(), 4), &rates_);
+  EXPECT_LT(plan.least_seconds, plan.most_seconds);
+  EXPECT_THAT(plan.Table(), HasSubstr("training x1..10"));
+}
+
+TEST_F(CalibrationPlanTest, TimesAreWorkOverRates) {
+  const CalibrationPlan plan = MakePlan(CountWork(Input(), 4), &rates_);
+  double sum = 0;
+  for (const StageWork& work : CountWork(Input(), 4)) {
+    for (const double amount : work.once.values) sum += amount / 1e9;
+  }
+  EXPECT_NEAR(plan.most_seconds, sum, 1e-9 * sum);
+  WorkRates twice = rates_;
+  for (double& rate : twice.per_second.values) rate *= 2;
+  EXPECT_NEAR(MakePlan(CountWork(Input(), 4), &twice).most_seconds, sum / 2, 1e-9 * sum);
+  EXPECT_THAT(plan.Needs(),
+              AllOf(HasSubstr("needs "), HasSubstr(" of memory, "), HasSubstr(" of disk, about ")));
+}
+
+TEST_F(CalibrationPlanTest, RefusesWhatDoesNotFitAndNamesWhatWould) {
+  const CalibrationPlan plan = MakePlan(CountWork(Input(), job_.base.scd.max_answer_tokens), nullptr);
+  EXPECT_TRUE(CheckRoom(Input(), {plan.memory, plan.disk, true, true}).ok());
+  const absl::Status disk = CheckRoom(Input(), {plan.memory, plan.disk / 2, true, true});
+  EXPECT_EQ(disk.code(), absl::StatusCode::kResourceExhausted);
+  int prompts = 0;
+  const std::string message(disk.message());
+  const size_t at = message.find("--prompts ");
+  ASSERT_NE(at, std::string::npos) << message;
+  ASSERT_EQ(std::sscanf(message.c_str() + at, "--prompts %d", &prompts), 1);
+  EXPECT_THAT(message, HasSubstr("--max-disk is "));
+  // What is named does fit, and hardly more would.
+  const auto fits = [&](int all) {
+    PlanInput fewer = Input();
+    const int held = std::max(1, all / 11);
+    fewer.train = fewer.train.first(all - held);
+    fewer.held_out = fewer.held_out.first(held);
+    return CheckRoom(fewer, {plan.memory, plan.disk / 2, true, true}).ok();
+  };
+  EXPECT_TRUE(fits(prompts)) << message;
+  EXPECT_FALSE(fits(prompts + 12)) << message;
+
+  const absl::Status memory = CheckRoom(Input(), {1000, plan.disk, false, false});
+  EXPECT_EQ(memory.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(memory.message()),
+              AllOf(HasSubstr("this machine has 1.0 KB free"), HasSubstr("--max-memory")));
+  EXPECT_TRUE(CheckRoom(Input(), {0, 0, false, false}).ok()) << "nobody knows what is free";
+}
+
+TEST_F(CalibrationPlanTest, ABudgetBuysWhatFitsAndMoreTimeNeverLess) {
+  const double whole = Seconds(InputWithMore());
+  BudgetChoice before;
+  for (const double share : {0.1, 0.2, 0.4, 0.8}) {
+    const auto choice = ChooseForBudget(InputWithMore(), rates_, share * whole);
+    ASSERT_TRUE(choice.ok()) << choice.status();
+    AludelJob job;
+    EXPECT_LE(Seconds(Apply(*choice, InputWithMore(), &job)), share * whole);
+    EXPECT_FALSE(choice->everything);
+    EXPECT_GE(choice->train, before.train);
+    EXPECT_GE(choice->steps, before.steps);
+    EXPECT_GE(choice->more, before.more);
+    EXPECT_GE(choice->passes, before.passes);
+    before = *choice;
+  }
+  EXPECT_GT(before.train, 100) << "eight tenths of the time buy more than half";
+  EXPECT_TRUE(ChooseForBudget(InputWithMore(), rates_, 1.2 * whole)->everything);
+  EXPECT_EQ(*ChooseForBudget(InputWithMore(), rates_, 1.2 * whole), WholeJob(InputWithMore()));
+}
+
+TEST_F(CalibrationPlanTest, ABudgetThatBuysNothingSaysWhatTheLeastTakes) {
+  const absl::Status status = ChooseForBudget(Input(), rates_, 1e-6).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("--budget is "), HasSubstr("--linear")));
+}
+
+TEST_F(CalibrationPlanTest, SaysWhatMoreTimeWouldBuy) {
+  const double whole = Seconds(Input());
+  const auto lines = MoreThanBudget(Input(), rates_, whole / 8);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_THAT(lines[0], HasSubstr(" would buy "));
+  EXPECT_THAT(lines[2], HasSubstr("the whole job takes about "));
+  EXPECT_TRUE(MoreThanBudget(Input(), rates_, 2 * whole).empty());
+}
+
+TEST_F(CalibrationPlanTest, AChoiceIsMadeOnceForAnInterruptedRun) {
+  const TemporaryDirectory work;
+  int asked = 0;
+  const auto choose = [&] {
+    ++asked;
+    return ChooseForBudget(Input(), rates_, 0.5 * Seconds(Input()));
+  };
+  const auto first = OpenBudget(work.path(), Input(), 60, choose),
+             again = OpenBudget(work.path(), Input(), 60, choose);
+  ASSERT_TRUE(first.ok() && again.ok());
+  EXPECT_EQ(*first, *again);
+  EXPECT_EQ(asked, 1);
+  EXPECT_TRUE(OpenBudget(work.path(), Input(), 61, choose).ok());
+  EXPECT_EQ(asked, 2) << "another time is another choice";
+  train_[3][7] = 2;
+  EXPECT_TRUE(OpenBudget(work.path(), Input(), 60, choose).ok());
+  EXPECT_EQ(asked, 3) << "other text, too";
+}
+
+TEST_F(CalibrationPlanTest, ADeviceThatIsNotHereIsItsPeaksTimesAShare) {
+  const WorkRates rates =
+      RatesOfDevice(config_, /*flops=*/1e12, /*bandwidth=*/1e9, /*share=*/0.5, /*weight_bytes=*/2,
+                    /*answer_tokens=*/4);
+  EXPECT_DOUBLE_EQ(rates.per_second[Work::kPrefill], 5e11);
+  // A token reads every weight: half of 1e9 bytes a second are 2.5e8 weights.
+  WorkAmounts token;
+  token[Work::kDecode] = TailFlops(config_, 0, 1);
+  EXPECT_NEAR(rates.Seconds(token), Parameters(config_) / 2.5e8, 1e-12);
+  EXPECT_DOUBLE_EQ(Parameters(config_), 4 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64) + 2 * 100 * 32);
+}
+
+TEST(MachineRoom, ReadsLinesOfProcFiles) {
+  const std::string text = "MemTotal:       100 kB\nMemAvailable:    42 kB\nHugePages_Total:   3\n";
+  EXPECT_EQ(KilobyteLine(text, "MemAvailable"), 42 * 1024);
+  EXPECT_EQ(KilobyteLine(text, "Mem"), 0);
+  EXPECT_EQ(KilobyteLine(text, "Swap"), 0);
+  EXPECT_GT(FreeMemory(), 0);
+  EXPECT_GT(FreeDisk("/tmp/not/there/yet"), 0);
+}
+
+TEST(StageClock, SeesTheMostThatAStageHeld) {
+  StageClock clock;
+  clock.Begin(Stage::kEncoders);
+  {
+    // Longer than the watcher sleeps; written, so that there are pages behind it.
+    const std::vector<char> much(64 << 20, 'x');
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_EQ(much.back(), 'x');
+  }
+  clock.Begin(Stage::kTraining);
+  clock.End();
+  clock.Begin(Stage::kTraining);
+  clock.End();
+  EXPECT_GE(clock.Of(Stage::kEncoders).seconds, 0.3);
+  EXPECT_GE(clock.Of(Stage::kEncoders).memory, 64 << 20);
+  EXPECT_LT(clock.Of(Stage::kTraining).memory, clock.Of(Stage::kEncoders).memory);
+  EXPECT_EQ(clock.Of(Stage::kTraining).times, 2);
+  EXPECT_EQ(clock.Of(Stage::kTuning).times, 0);
+}
+
+}  // namespace
+}  // namespace aludel
