@@ -1,5 +1,6 @@
 #include "server/host/adapter_codecs.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/codec/artifact/artifact.h"
@@ -28,8 +29,11 @@ absl::StatusOr<AdapterCodecs> AdapterCodecs::Create(const CodecOptions& options,
   if (options.artifact.empty() || !options.adapters) return codecs;
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(options.artifact));
   const std::vector<std::string>& wanted = options.formats;
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> video, ListVideoFormats(options.artifact));
   for (const ArtifactFormat& format : manifest.formats) {
-    if (wanted.empty()) codecs.formats_.push_back({format.name, format.encoder.sha256});
+    // As for the model itself: of packing video only what is named.
+    const bool taken = wanted.empty() && std::find(video.begin(), video.end(), format.name) == video.end();
+    if (taken) codecs.formats_.push_back({format.name, format.encoder.sha256});
   }
   for (const std::string& name : wanted) {
     const absl::StatusOr<NamedFormat> named = FindNamed(manifest, name);  // not so: "raw", say

@@ -76,6 +76,11 @@ absl::Status ModelHost::Load(const ModelOptions& options, const CodecOptions& co
   std::vector<std::string> formats = codec_options.formats;
   if (formats.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(formats, ListFormats(codec_options.artifact));
+    ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> video, ListVideoFormats(codec_options.artifact));
+    for (const std::string& format : video) {
+      spdlog::warn("format {} is not offered: it is of packing video, and codec.formats does not name it",
+                   format);
+    }
     // "raw" is always available and always last.
     std::stable_partition(formats.begin(), formats.end(), [](const std::string& f) { return f != "raw"; });
   }

@@ -63,7 +63,6 @@ void SetParameters(const x265_api& api, const HevcPictures& pictures, x265_param
   api.param_default_preset(param, "ultrafast", nullptr);
   param->logLevel = X265_LOG_NONE;
   param->frameNumThreads = 1;
-  param->numaPools = "none";
   param->bEnableWavefront = 0;
   param->bDistributeModeAnalysis = 0;
   param->bDistributeMotionEstimation = 0;
