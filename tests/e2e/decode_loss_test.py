@@ -113,24 +113,32 @@ def main() -> int:
             stop = threading.Event()
             counter = itertools.count()
             outcomes: List[Tuple[bool, int, str, str]] = []
+            ended = [0] * WORKERS
 
-            def work() -> None:
+            def work(worker: int) -> None:
                 while not stop.is_set():
                     number = next(counter)
                     which, stream = number % len(asked), number % 2 == number // len(asked) % 2
                     outcomes.append((stream, which, *fleet.ask({**asked[which], "stream": stream})))
+                    ended[worker] += 1
 
-            workers = [threading.Thread(target=work) for _ in range(WORKERS)]
+            workers = [threading.Thread(target=work, args=(worker,)) for worker in range(WORKERS)]
             for worker in workers:
                 worker.start()
             for kill in range(options.kills):
                 fleet.wait_ready()
-                time.sleep(1.0 + 0.13 * kill)
+                time.sleep(0.3 + 0.13 * kill)
+                before = list(ended)
                 victim = fleet.decodes[kill % 2]
                 victim.process.kill()
                 victim.process.wait()
                 time.sleep(0.3)
                 victim.start()
+                # An answer that has lost both servers ends: none of now may meet the next kill, however slow it is.
+                until = time.monotonic() + LIMIT_S
+                while any(now == then for now, then in zip(ended, before)):
+                    assert time.monotonic() < until, "a request hangs"
+                    time.sleep(0.02)
             fleet.wait_ready()
             stop.set()
             for worker in workers:
