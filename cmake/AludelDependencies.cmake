@@ -55,17 +55,18 @@ else()
   message(STATUS "CUDA not found or switched off: building without kernels/cuda, the CPU backend serves")
 endif()
 
-# Headers alone: the libraries, under the GPL in Debian, are opened by the processes that are asked for packing video.
+# Headers alone: the libraries, under the GPL in Debian, are opened by the processes that are asked for packing video. Older
+# ones than Debian 12's have not been tried.
 set(ALUDEL_HAVE_VIDEO OFF)
 if(ALUDEL_VIDEO)
-  pkg_check_modules(AVCODEC IMPORTED_TARGET libavcodec libavutil)
-  pkg_check_modules(X265 IMPORTED_TARGET x265)
+  pkg_check_modules(AVCODEC libavcodec>=59 libavutil>=57)
+  pkg_check_modules(X265 x265>=3.5)
   if(AVCODEC_FOUND AND X265_FOUND)
     set(ALUDEL_HAVE_VIDEO ON)
   endif()
 endif()
 if(ALUDEL_HAVE_VIDEO)
-  message(STATUS "libx265 ${X265_VERSION}, libavcodec ${AVCODEC_VERSION}: building packing video, which loads them at run time")
+  message(STATUS "libx265 ${X265_VERSION}, libavcodec ${AVCODEC_libavcodec_VERSION}: building packing video, which loads them at run time")
 else()
-  message(STATUS "libx265-dev or libavcodec-dev not found, or video switched off: building without packing video")
+  message(STATUS "libx265-dev (3.5 or later) or libavcodec-dev (59 or later) not found, or video switched off: building without packing video")
 endif()

@@ -125,6 +125,16 @@ string(REGEX MATCH "^[0-9]+" dnnl_major "${dnnl_VERSION}")
 set(CPACK_DEBIAN_SERVER_PACKAGE_RECOMMENDS libdnnl${dnnl_major})  # loaded where it is installed
 set(CPACK_DEBIAN_SERVER_PACKAGE_SUGGESTS "aludel-gateway, aludel-tools")
 set(CPACK_DEBIAN_GATEWAY_PACKAGE_SUGGESTS aludel-server)
+if(ALUDEL_HAVE_VIDEO)
+  # Loaded, in these versions alone, where a format of packing video is asked for.
+  string(REGEX MATCH "^[0-9]+" avcodec_major "${AVCODEC_libavcodec_VERSION}")
+  find_file(ALUDEL_X265_CONFIG x265_config.h HINTS ${X265_INCLUDE_DIRS} REQUIRED)
+  file(STRINGS ${ALUDEL_X265_CONFIG} x265_build REGEX "define X265_BUILD ")
+  string(REGEX MATCH "[0-9]+$" x265_build "${x265_build}")
+  set(video_packages "libavcodec${avcodec_major}, libx265-${x265_build}")
+  string(APPEND CPACK_DEBIAN_SERVER_PACKAGE_SUGGESTS ", ${video_packages}")
+  set(CPACK_DEBIAN_TOOLS_PACKAGE_SUGGESTS "${video_packages}")
+endif()
 include(CPack)
 
 add_custom_target(packages COMMAND ${CMAKE_CPACK_COMMAND} -G DEB DEPENDS ${files} ${programs}

@@ -55,7 +55,7 @@ if ! cmake --preset "$preset" -DALUDEL_TESTS=ON -DALUDEL_UNITY=$unity > "$build/
   tail -n 30 "$build/configure.log"
   exit 1
 fi
-grep -E -- '-- CUDA' "$build/configure.log" || true
+grep -E -- '-- CUDA|packing video' "$build/configure.log" || true
 
 step "Build with $jobs jobs"
 NINJA_STATUS="[%f/%t, %e s] " ninja -C "$build" -j "$jobs"
@@ -87,6 +87,9 @@ grep -E '\*\*\*(Skipped|Not Run)' "$log" | sed 's/^/skipped: /' || true
 grep -hE '^skipped: ' "$details" | sort -u || true
 if grep -q 'CUDA not found or switched off' "$build/configure.log"; then
   echo "skipped: everything of kernels/cuda, because no CUDA toolkit was found or it is switched off"
+fi
+if grep -q 'building without packing video' "$build/configure.log"; then
+  echo "skipped: all of packing video (hevc_test, video_coder_test, video_handoff_test), because libx265-dev or libavcodec-dev was not found or it is switched off"
 fi
 if $failed; then
   grep -E '\*\*\*(Failed|Timeout|Exception)|\(Failed\)|\(Timeout\)' "$log" | sort -u | sed 's/^/failed: /' || true

@@ -59,7 +59,8 @@ inline int64_t PositionBucket(int64_t positions) {
 // kMostChanges times, stays eager until it is forgotten.
 class GraphReplay {
  public:
-  // Batches of 16 sizes (1, 2, 4, ..., 32768), with tokens drawn and without, in four buckets.
+  // Batches of 11 sizes (1, 2, 4, ..., 512, and the most rows whose layers are fused), with tokens drawn and without, in four
+  // buckets (262,144 positions).
   static constexpr size_t kMostGraphs = 128;
   static constexpr size_t kMostSeen = 128;
   static constexpr int kMostChanges = 3;

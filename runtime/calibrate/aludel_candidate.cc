@@ -16,8 +16,11 @@ std::string Percents(const std::vector<double>& errors) {
 
 std::string Trained(const FittedDecoder& fit) {
   if (fit.train_error.empty()) return "";
-  return absl::StrFormat("; error of K and V %s trained, %s held out", Percents(fit.train_error),
-                         Percents(fit.held_out_error));
+  const std::string cut = fit.cut_from > 0 ? absl::StrFormat("; training was cut to %d of %d steps for time",
+                                                             fit.steps, fit.cut_from)
+                                           : "";
+  return absl::StrFormat("; error of K and V %s trained, %s held out%s", Percents(fit.train_error),
+                         Percents(fit.held_out_error), cut);
 }
 
 std::string Tuned(const FittedDecoder& fit) {

@@ -19,6 +19,7 @@ struct FittedDecoder {
   std::optional<TuningResult> tuned;
   std::vector<LayerLoss> layers;  // before tuning; empty where it was not trained here
   int64_t steps = 0;              // of training a network
+  int64_t cut_from = 0;           // see TrainedDecoder
 };
 
 // One structure at one rate, fitted.

@@ -15,11 +15,13 @@
 #include "runtime/calibrate/calibration_setup.h"
 #include "runtime/calibrate/candidate_search.h"
 #include "runtime/calibrate/handoff_probe.h"
+#include "runtime/calibrate/plan/budget.h"
 #include "runtime/calibrate/plan/calibration_report.h"
 #include "runtime/calibrate/plan/job_plan.h"
 #include "runtime/calibrate/tune_aludel.h"
 #include "runtime/calibrate/tune_passages_job.h"
 #include "runtime/codec/aludel/encode.h"
+#include "runtime/codec/aludel/latent_packing.h"
 #include "runtime/codec/aludel/reconstruct.h"
 #include "runtime/codec/artifact/artifact.h"
 #include "runtime/codec/artifact/artifact_files.h"
@@ -125,6 +127,9 @@ class AludelFitter : public CandidateFitter {
 
   absl::Status FitDecoders(const AludelAnalysis& analysis, AludelCandidate* candidate) {
     if (!job_.retune) clock_.Begin(Stage::kTraining);
+    AludelOptions options = job_.options;
+    const double later = options.time.fits - 1 - static_cast<double>(tried_.size());
+    options.time.later_seconds = std::max(0.0, later) * options.time.fit_seconds();
     std::vector<TrainedDecoder> trained;
     for (size_t c = 0; c < inputs_.consumers.size(); ++c) {
       if (job_.retune) {
@@ -134,20 +139,26 @@ class AludelFitter : public CandidateFitter {
       ALUDEL_ASSIGN_OR_RETURN(
           TrainedDecoder decoder,
           TrainAludelDecoder(candidate->encoder, candidate->shape, inputs_.states, c, analysis.metrics[c],
-                             inputs_.consumers[c]->config(), job_.options, ProgressOf(bar_)));
+                             inputs_.consumers[c]->config(), options, ProgressOf(bar_)));
       trained.push_back(std::move(decoder));
     }
     std::vector<TuningResult> tuned;
     if (tunes()) {
       clock_.Begin(Stage::kTuning);
       const auto tune = inputs_.by_passages ? TuneByPassages : TuneAludelDecoders;
-      ALUDEL_ASSIGN_OR_RETURN(tuned, tune(TuningOf(job_, inputs_), candidate->encoder, candidate->shape,
-                                          analysis.metrics, ProgressOf(bar_), &trained));
+      AludelTuning tuning = TuningOf(job_, inputs_);
+      tuning.time = options.time;
+      ALUDEL_ASSIGN_OR_RETURN(tuned, tune(tuning, candidate->encoder, candidate->shape, analysis.metrics,
+                                          ProgressOf(bar_), &trained));
+      if (tuned.empty()) {
+        bar_.Break();
+        PrintLine("decoders are as they were trained: --budget was over before they could be tuned");
+      }
     }
     for (size_t c = 0; c < inputs_.consumers.size(); ++c) {
       FittedDecoder fitted{{}, trained[c].train_error, trained[c].held_out_error, trained[c].width,
-                           {}, trained[c].layers,      trained[c].steps};
-      if (tunes()) fitted.tuned = tuned[c];
+                           {}, trained[c].layers,      trained[c].steps,          trained[c].cut_from};
+      if (!tuned.empty()) fitted.tuned = tuned[c];
       fitted.weights = FoldDecoder(std::move(trained[c]), candidate->encoder, analysis.metrics[c]);
       candidate->decoders.push_back(std::move(fitted));
     }
@@ -188,7 +199,8 @@ absl::StatusOr<AludelCandidate> Search(const AludelJob& job, const AludelInputs&
   const SearchGoal goal{.max_kl = *job.max_kl,
                         .raw_bytes = inputs.raw_bytes(),
                         .fewest_recomputed = job.recomputed_layers.value_or(0),
-                        .most_recomputed = inputs.most_recomputed};
+                        .most_recomputed = inputs.most_recomputed,
+                        .time_is_up = [&job] { return job.options.time.Over(); }};
   ALUDEL_ASSIGN_OR_RETURN(AludelCandidate chosen, FindCandidate(goal, fitter));
   PrintLine(absl::StrFormat(
       "loss %.4f asked, %.4f (at most %.4f) bought for %.1f bytes/token and %d recomputed layers",
@@ -206,13 +218,10 @@ bool TunesByPassages(const AludelJob& job, const OldFormat& old, const AludelInp
          (job.retune ? std::all_of(old.decoders.begin(), old.decoders.end(), linear) : job.options.linear);
 }
 
-// Fits that turn out slower than planned are shortened, early ones that find nothing better end. `clock` must outlive the
-// job.
+// Fits that turn out slower than planned are shortened. `clock` must outlive the job.
 void LimitTime(const CalibrationPlan& plan, const StageClock& clock, AludelJob* job) {
   if (job->budget <= 0) return;
-  constexpr int64_t kPatience = 4;
   double training = 0, tuning = 0, rest = 0;
-  const auto consumers = static_cast<double>(job->base.consumers.size());
   for (const PlannedStage& stage : plan.stages) {
     const double once = stage.most_seconds / static_cast<double>(stage.work.most);
     if (stage.work.stage == Stage::kTraining) training = once;
@@ -220,14 +229,15 @@ void LimitTime(const CalibrationPlan& plan, const StageClock& clock, AludelJob* 
     if (stage.work.stage == Stage::kMeasurement || stage.work.stage == Stage::kWriting) rest += once;
   }
   const double budget = job->budget;
-  job->options.time = {.seconds_left = [budget, &clock] { return budget - clock.Seconds(); },
-                       .training_seconds = training,
-                       .rest_seconds = tuning + rest};
-  if (job->options.training.patience == 0) job->options.training.patience = kPatience;
-  job->options.tuning.time_is_up = [budget, rest, &clock] { return clock.Seconds() + rest > budget; };
-  if (job->options.passages.minutes <= 0) {
-    job->options.passages.minutes = 2 * tuning / 60 / consumers;  // what is planned takes half of it
-  }
+  TimeLimit& time = job->options.time;
+  time = {.budget = budget,
+          .seconds_left = [budget, &clock] { return budget - clock.Seconds(); },
+          .training_seconds = training,
+          .tuning_seconds = tuning,
+          .rest_seconds = rest};
+  // What a plan's range leaves beside one fit.
+  const double more = ExpectedSeconds(plan) - plan.least_seconds;
+  if (more > 0 && time.fit_seconds() > 0) time.fits += more / time.fit_seconds();
 }
 
 }  // namespace
@@ -236,6 +246,9 @@ absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
   ProgressBar bar;
   StageClock clock;
   AludelJob job = asked;
+  // Without a packing's library steps would be chosen by sizes that are not its own, and the first measurement, hours later, fail.
+  if (!Extends(job)) ALUDEL_RETURN_IF_ERROR(CheckPacking(job.options.packing));
+  job.options.training.patience = job.patience.value_or(job.budget > 0 ? kBudgetPatience : 0);
   ALUDEL_ASSIGN_OR_RETURN(AludelInputs inputs, LoadTexts(job));
   ALUDEL_ASSIGN_OR_RETURN(const std::optional<ArtifactManifest> old, FindArtifact(job.base.out));
   const ModelConfig& config = inputs.config;
@@ -245,11 +258,11 @@ absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
   }
   {
     ALUDEL_ASSIGN_OR_RETURN(const PlanInput plan, PlanOfJob(job, inputs, old));
+    ALUDEL_RETURN_IF_ERROR(CheckRoomOfJob(plan, inputs.work));
     if (job.device_flops > 0) {
       PrintPlanOfDevice(plan);
       return absl::OkStatus();
     }
-    ALUDEL_RETURN_IF_ERROR(CheckRoomOfJob(plan, inputs.work));
   }
   clock.Begin(Stage::kLoading);
   ALUDEL_RETURN_IF_ERROR(LoadModels(job, device, &inputs));
@@ -260,6 +273,7 @@ absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
   if (Extends(job)) {
     ALUDEL_ASSIGN_OR_RETURN(extended,
                             LoadOldFormat(job, old, FormatName(job, inputs.most_recomputed), models, config));
+    ALUDEL_RETURN_IF_ERROR(CheckPacking(extended.shape.packing));
     inputs.most_recomputed = extended.shape.recomputed_layers;
     inputs.head_tokens = extended.shape.head_tokens;
   }
@@ -295,8 +309,10 @@ absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
   for (const std::string& consumer : job.base.consumers) report.consumers.push_back(ModelName(consumer));
   std::printf("%s", report.PlanAndActual(clock).c_str());
   const std::string directory = absl::StrCat(job.base.out, ".report");
-  ALUDEL_RETURN_IF_ERROR(WriteReport(directory, report, clock));
-  PrintLine(absl::StrFormat("report: %s/%s.txt and .json", directory, name));
+  // The artifact is there: a report that is not must not make the job look as if it had failed.
+  const absl::Status reported = WriteReport(directory, report, clock);
+  PrintLine(reported.ok() ? absl::StrFormat("report: %s/%s.txt and .json", directory, name)
+                          : absl::StrCat("warning: there is no report: ", reported.message()));
   std::error_code ignored;
   if (!job.keep_work) std::filesystem::remove_all(inputs.work, ignored);
   return absl::OkStatus();

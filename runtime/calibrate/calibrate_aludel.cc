@@ -136,24 +136,27 @@ void MeasureLayers(const DecoderNet& net, const InputReader& reader, const Input
   }
 }
 
-// Of a training that an interrupted run may have begun: of everything that decides its course. Of rows a few hundred
-// stand for all, for those of other text or codes differ everywhere.
-std::string CheckpointOf(const std::string& directory, const DecoderData& data,
-                         const DecoderTraining& training) {
+// Of a training that an interrupted run may have begun: of everything that decides its course, its budget among it, for
+// what one has cut short is not what another would. Of rows a few hundred stand for all, for those of other text or codes
+// differ everywhere.
+std::string CheckpointOf(const std::string& directory, double budget, const DecoderData& train,
+                         const DecoderData& held_out, const DecoderTraining& training) {
   if (directory.empty() || training.width == 0) return "";
-  std::string key =
-      absl::StrCat("training 1 ", data.rows, " ", data.inputs, " ", data.outputs, " ", training.width, " ",
-                   training.steps, " ", training.batch, " ", training.learning_rate, " ", training.seed, " ",
-                   training.patience, " ", training.judgements, "\n");
+  std::string key = absl::StrCat("training 2 ", budget, " ", train.rows, " ", held_out.rows, " ",
+                                 train.inputs, " ", train.outputs, " ", training.width, " ", training.steps,
+                                 " ", training.batch, " ", training.learning_rate, " ", training.seed, " ",
+                                 training.patience, " ", training.judgements, "\n");
   const auto add = [&key](const auto* values, int64_t count) {
     key.append(reinterpret_cast<const char*>(values), count * sizeof(*values));
   };
-  const int64_t stride = std::max<int64_t>(1, data.rows / 256);
-  for (int64_t row = 0; row < data.rows; row += stride) {
-    add(data.u.data() + row * data.inputs, data.inputs);
-    add(data.y.data() + row * data.outputs, data.outputs);
+  for (const DecoderData* data : {&train, &held_out}) {
+    const int64_t stride = std::max<int64_t>(1, data->rows / 256);
+    for (int64_t row = 0; row < data->rows; row += stride) {
+      add(data->u.data() + row * data->inputs, data->inputs);
+      add(data->y.data() + row * data->outputs, data->outputs);
+    }
   }
-  add(data.weight.data(), static_cast<int64_t>(data.weight.size()));
+  add(train.weight.data(), static_cast<int64_t>(train.weight.size()));
   const std::string hash = Sha256Hex({reinterpret_cast<const uint8_t*>(key.data()), key.size()});
   return absl::StrCat(directory, "/", hash.substr(0, 24), ".training");
 }
@@ -162,7 +165,8 @@ std::string CheckpointOf(const std::string& directory, const DecoderData& data,
 double SecondsFor(const TimeLimit& time, size_t left, size_t all) {
   if (!time.seconds_left || time.training_seconds <= 0) return 0;
   const double one = time.training_seconds / static_cast<double>(all);
-  const double share = one / (static_cast<double>(left) * one + time.rest_seconds);
+  const double share =
+      one / (static_cast<double>(left) * one + time.tuning_seconds + time.rest_seconds + time.later_seconds);
   return std::max(1e-3, share * time.seconds_left());
 }
 
@@ -366,12 +370,15 @@ absl::StatusOr<TrainedDecoder> TrainAludelDecoder(const AludelEncoderWeights& en
     }
     const DecoderData train =
         ReadData(reader, scale, consumer, group, metrics[g], 0, train_rows, options.training_tokens, weights);
-    const DecoderData held_out = ReadData(reader, scale, consumer, group, metrics[g], train_rows,
-                                          consumer.rows(), options.training_tokens / 9, {});
+    // A ninth; 0 would be all.
+    const int64_t measured =
+        options.training_tokens > 0 ? std::max<int64_t>(1, options.training_tokens / 9) : 0;
+    const DecoderData held_out =
+        ReadData(reader, scale, consumer, group, metrics[g], train_rows, consumer.rows(), measured, {});
     DecoderTraining training = options.training;
     training.width = decoder.width;
     training.seed += g;
-    training.checkpoint = CheckpointOf(options.checkpoints, train, training);
+    training.checkpoint = CheckpointOf(options.checkpoints, options.time.budget, train, held_out, training);
     const size_t consumers_left = states.consumers.size() - consumer_index - 1;
     training.seconds = SecondsFor(options.time, consumers_left * encoder.size() + encoder.size() - g,
                                   states.consumers.size() * encoder.size());
@@ -385,6 +392,7 @@ absl::StatusOr<TrainedDecoder> TrainAludelDecoder(const AludelEncoderWeights& en
     decoder.train_error.push_back(fit.train_error);
     decoder.held_out_error.push_back(fit.held_out_error);
     decoder.steps += fit.steps;
+    if (fit.cut) decoder.cut_from = training.steps * static_cast<int64_t>(encoder.size());
     decoder.nets.push_back(FromMetric(std::move(fit.net), metrics[g]));
     MeasureLayers(decoder.nets.back(), reader, scale, metrics[g], consumer, group, train_rows,
                   &decoder.layers);

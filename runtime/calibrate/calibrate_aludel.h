@@ -31,12 +31,19 @@ enum class BitAllocation : uint8_t { kWaterFilling, kUniform };
 
 // What is left of a time that the user gave: fits that turn out slower than was planned are shortened.
 struct TimeLimit {
-  std::function<double()> seconds_left;  // none: as long as it takes
-  // As was predicted: of training all decoders of one structure, and of what follows.
+  double budget = 0;                     // all of it, in seconds; 0: as long as it takes
+  std::function<double()> seconds_left;  // where there is a budget
+  // As was predicted of one structure: training all its decoders, tuning them, and what follows.
   double training_seconds = 0;
+  double tuning_seconds = 0;
   double rest_seconds = 0;
+  double fits = 1;           // that a search is expected to take; 1: there is none
+  double later_seconds = 0;  // as was predicted of those behind the one at hand
 
-  bool Over() const { return seconds_left && seconds_left() <= 0; }
+  double fit_seconds() const { return training_seconds + tuning_seconds + rest_seconds; }
+  // For the stage at hand, with a limit: the rest and later fits get their part.
+  double Left() const { return seconds_left() - rest_seconds - later_seconds; }
+  bool Over() const { return seconds_left && Left() <= 0; }
 };
 
 struct AludelOptions {

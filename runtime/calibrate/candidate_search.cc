@@ -14,10 +14,11 @@ namespace {
 constexpr int kBisections = 6;
 
 // Where the loss would be met by coarser steps alone, the decoder as it is.
-absl::StatusOr<double> CoarsestBytes(const AludelCandidate& from, double max_kl, CandidateFitter& fitter) {
+absl::StatusOr<double> CoarsestBytes(const AludelCandidate& from, const SearchGoal& goal,
+                                     CandidateFitter& fitter) {
   double low = 1, high = 32;  // factors of the step
   double bytes = from.bytes();
-  for (int i = 0; i < kBisections; ++i) {
+  for (int i = 0; i < kBisections && !goal.Over(); ++i) {
     const double factor = std::sqrt(low * high);
     AludelCandidate trial = from;
     for (size_t g = 0; g < trial.encoder.size(); ++g) {
@@ -25,7 +26,7 @@ absl::StatusOr<double> CoarsestBytes(const AludelCandidate& from, double max_kl,
       for (FittedDecoder& decoder : trial.decoders) decoder.weights[g].grid = trial.encoder[g].grid;
     }
     ALUDEL_RETURN_IF_ERROR(fitter.Measure(&trial));
-    if (trial.kl_bound() <= max_kl) {
+    if (trial.kl_bound() <= goal.max_kl) {
       low = factor;
       bytes = fitter.BytesAt(trial, trial.encoder.front().grid.step);
     } else {
@@ -39,14 +40,13 @@ absl::StatusOr<double> CoarsestBytes(const AludelCandidate& from, double max_kl,
 absl::StatusOr<AludelCandidate> Narrow(AludelCandidate best, double bytes_met, const SearchGoal& goal,
                                        CandidateFitter& fitter) {
   RateSearch search(bytes_met);
-  const double max_kl = goal.max_kl;
   while (true) {
-    if (goal.time_is_up && goal.time_is_up()) return best;
-    ALUDEL_ASSIGN_OR_RETURN(const double guess, CoarsestBytes(best, max_kl, fitter));
+    if (goal.Over()) return best;
+    ALUDEL_ASSIGN_OR_RETURN(const double guess, CoarsestBytes(best, goal, fitter));
     const std::optional<double> bytes = search.Next(guess);
-    if (!bytes.has_value()) return best;
+    if (!bytes.has_value() || goal.Over()) return best;
     ALUDEL_ASSIGN_OR_RETURN(AludelCandidate candidate, fitter.Fit(best.shape.recomputed_layers, *bytes));
-    if (candidate.kl_bound() > max_kl) {
+    if (candidate.kl_bound() > goal.max_kl) {
       search.Missed(*bytes);
     } else {
       search.Met(*bytes);
@@ -62,6 +62,12 @@ absl::StatusOr<AludelCandidate> FindCandidate(const SearchGoal& goal, CandidateF
   for (int p = goal.fewest_recomputed; p <= goal.most_recomputed; ++p) {
     // Fewer latents leave the decoder more width at the same cost, so that less may lose less.
     for (const double bytes : {goal.raw_bytes / 16, goal.raw_bytes / 64}) {
+      if (!floors.empty() && goal.Over()) {
+        return absl::DeadlineExceededError(
+            absl::StrFormat("--budget was over before anything met --max-kl %g; tried: %s. Give more time, a "
+                            "larger --max-kl, or --recomputed-layers, so that fewer structures are tried",
+                            goal.max_kl, floors));
+      }
       ALUDEL_ASSIGN_OR_RETURN(AludelCandidate first, fitter.Fit(p, bytes));
       if (first.kl_bound() <= goal.max_kl) return Narrow(std::move(first), bytes, goal, fitter);
       absl::StrAppendFormat(&floors, "%sp=%d, %.0f bytes/token: %.4f (mean %.4f)", floors.empty() ? "" : "; ",

@@ -26,11 +26,14 @@ struct SearchGoal {
   double raw_bytes = 0;  // of a token's raw cache
   int fewest_recomputed = 0;
   int most_recomputed = 0;
-  std::function<bool()> time_is_up;  // then what meets the loss is not narrowed further; none: never
+  std::function<bool()> time_is_up;  // then nothing more is fitted; none: never
+
+  bool Over() const { return time_is_up && time_is_up(); }
 };
 
-// The fewest recomputed layers, then the fewest bytes, that meet the loss. OutOfRange, with the measured floor
-// of every structure, where none does.
+// The fewest recomputed layers, then the fewest bytes, that meet the loss; when the time is over, what met it so far.
+// One structure is fitted in any case. OutOfRange, with the measured floor of every structure, where none does;
+// DeadlineExceeded where none did until the time was over.
 absl::StatusOr<AludelCandidate> FindCandidate(const SearchGoal& goal, CandidateFitter& fitter);
 
 }  // namespace aludel

@@ -64,8 +64,8 @@ seconds' measurement of this machine, and beside what it took at the end. What d
   aludel-calibrate ... --dry-run --device-flops 990e12 --device-bandwidth 4.8e12   of a device that is not here
 
 OUT.report/FORMAT.txt and .json tell what each stage took, every rate that was tried and its loss, and each layer's error.
-A run that was killed at any point goes on where it was when it is started again, and writes the same bytes; a budget
-whose plan a slower machine overran is what depends on time.
+A run that was killed at any point goes on where it was when it is started again, and writes the same bytes. What a
+budget buys follows from measured rates: two whole runs of one differ, and what is cut when its time is over does.
 
 --max-kl ends with an error and the measured floor where it cannot be met. Intermediate files (OUT.work) let an
 interrupted run resume. Each run adds its format, named aludel-pN for N recomputed layers, to the artifact in --out.
@@ -158,21 +158,25 @@ void AddAludelFlags(FlagSet* flags, AludelJob* job, AludelFlags* raw) {
       "aludel: rans (entropy-coded by scales in the artifact), embedded (the same in planes: frames "
       "that may be "
       "cut behind any of them), deflate (by tables in every frame), video (lossless HEVC pictures; needs "
-      "libx265) or fixed (bit widths)");
+      "libx265 and libavcodec) or fixed (bit widths)");
   flags->Add("planes", "N", &raw->planes,
              "aludel: with --packing embedded, planes of a frame; each that is left out doubles the step");
   flags->Add("repack", &raw->repack,
              "aludel: give the formats in --out, or the one that --format names, the packing rans, or "
              "embedded or video where "
              "--packing says so, with scales fitted to --data. Their losses stay");
-  flags->Add("work", "DIR", &job->work, "aludel: intermediate files; default OUT.work");
-  flags->Add("keep-work", &job->keep_work, "aludel: leave them for the next run");
+  flags->Add(
+      "work", "DIR", &job->work,
+      "aludel: intermediate files; default OUT.work. The directory is removed in the end, with all that is "
+      "in it");
+  flags->Add("keep-work", &job->keep_work, "aludel: leave it for the next run");
 }
 
 // Flags of the plan, before they are numbers.
 struct PlanFlags {
   std::string max_memory, max_disk, budget;
-  double device_flops = 0, device_bandwidth = 0;
+  double device_flops = 0, device_bandwidth = 0, device_share = 0;
+  int64_t patience = -1, training_tokens = 0;
 };
 
 void AddPlanFlags(FlagSet* flags, AludelJob* job, PlanFlags* raw) {
@@ -181,22 +185,36 @@ void AddPlanFlags(FlagSet* flags, AludelJob* job, PlanFlags* raw) {
   flags->Add("max-memory", "SIZE", &raw->max_memory,
              "aludel: end before the start where more is needed, as 8GB or 7.5GiB; default: what is free");
   flags->Add("max-disk", "SIZE", &raw->max_disk, "aludel: the same of the disk that holds --work");
-  flags->Add("budget", "TIME", &raw->budget,
-             "aludel: as 20m or 1h30m: takes as many prompts, steps and passes as fit into it, by the plan");
-  flags->Add("training-tokens", "N", &job->options.training_tokens,
+  flags->Add(
+      "budget", "TIME", &raw->budget,
+      "aludel: as 20m or 1h30m: takes as many prompts, the first of each file, steps and passes as fit into "
+      "it, by the plan");
+  flags->Add("training-tokens", "N", &raw->training_tokens,
              "aludel: tokens that a decoder is fitted to, spread over all prompts; they are held in memory, "
              "in bf16; "
              "0: all");
-  flags->Add("patience", "N", &job->options.training.patience,
+  flags->Add("patience", "N", &raw->patience,
              "aludel: end the training of a network after N looks at held-out tokens, of 20, that found no "
              "lower error, "
-             "and keep the best; 0: never; with --budget 4");
+             "and keep the best; 0: never; -1: with --budget 4, else never");
   flags->Add("device-flops", "X", &raw->device_flops,
              "aludel: with --dry-run, plan for a device that is not here: FLOP a second of its data sheet, "
              "as 990e12");
   flags->Add("device-bandwidth", "X", &raw->device_bandwidth,
              "aludel: bytes a second of its memory, as 4.8e12");
-  flags->Add("device-share", "X", &job->device_share, "aludel: the share of both that is expected of it");
+  flags->Add("device-share", "X", &raw->device_share,
+             "aludel: the share of both that is expected of it; 0: 0.4");
+}
+
+// What would be ignored is refused.
+absl::Status CheckIsPlanned(const PlanFlags& raw, const AludelJob& job, bool planned) {
+  const bool asked = job.dry_run || !raw.max_memory.empty() || !raw.max_disk.empty() || !raw.budget.empty() ||
+                     raw.device_flops != 0 || raw.device_bandwidth != 0 || raw.device_share != 0 ||
+                     raw.patience != -1 || raw.training_tokens != 0;
+  if (planned || !asked) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--dry-run, --max-memory, --max-disk, --budget, --device-flops, --device-bandwidth, --device-share, "
+      "--patience and --training-tokens are for fits and --retune of preset aludel");
 }
 
 absl::Status ReadPlanFlags(const PlanFlags& raw, AludelJob* job) {
@@ -209,20 +227,35 @@ absl::Status ReadPlanFlags(const PlanFlags& raw, AludelJob* job) {
   if (!raw.budget.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(job->budget, ParseSeconds("--budget", raw.budget));
   }
-  if (job->options.training.patience < 0 || job->options.training_tokens < 0) {
+  if (raw.patience < -1 || raw.training_tokens < 0) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("--patience is %d and --training-tokens is %d, want 0 or more",
-                        job->options.training.patience, job->options.training_tokens));
+        absl::StrFormat("--patience is %d and --training-tokens is %d, want 0 or more, or --patience -1",
+                        raw.patience, raw.training_tokens));
   }
+  if (raw.patience >= 0 && (job->options.linear || job->retune)) {
+    return absl::InvalidArgumentError(
+        "--patience ends the training of networks: it goes without --linear and --retune");
+  }
+  if (raw.training_tokens > 0 && job->retune) {
+    return absl::InvalidArgumentError(
+        "--training-tokens is of fits: --retune goes without it and reads all of --data");
+  }
+  if (raw.patience >= 0) job->patience = raw.patience;
+  job->options.training_tokens = raw.training_tokens;
   const bool device = raw.device_flops > 0 && raw.device_bandwidth > 0;
-  if (!(raw.device_flops >= 0 && raw.device_bandwidth >= 0 && job->device_share > 0 &&
-        job->device_share <= 1) ||
-      (raw.device_flops > 0) != (raw.device_bandwidth > 0) || (device && !job->dry_run)) {
+  if (!(raw.device_flops >= 0 && raw.device_bandwidth >= 0 && raw.device_share >= 0 &&
+        raw.device_share <= 1) ||
+      (raw.device_flops > 0) != (raw.device_bandwidth > 0) || (device && !job->dry_run) ||
+      (raw.device_share > 0 && !device)) {
     return absl::InvalidArgumentError(
-        "--device-flops and --device-bandwidth go together, above 0, with --dry-run, and --device-share is "
-        "above 0 and at "
-        "most 1");
+        "--device-flops and --device-bandwidth go together, above 0, with --dry-run, and --device-share "
+        "with them, at most 1");
   }
+  if (device && job->budget > 0) {
+    return absl::InvalidArgumentError(
+        "--budget is spent by rates that are measured here: it goes without --device-flops");
+  }
+  if (raw.device_share > 0) job->device_share = raw.device_share;
   job->device_flops = raw.device_flops;
   job->device_bandwidth = raw.device_bandwidth;
   return absl::OkStatus();
@@ -368,11 +401,7 @@ absl::Status Run(int argc, char** argv) {
                                       "\"");
   }
   const bool planned = preset == "aludel" && !aludel_flags.share && !aludel_flags.repack;
-  if (!planned && (aludel.dry_run || !plan_flags.max_memory.empty() || !plan_flags.max_disk.empty() ||
-                   !plan_flags.budget.empty())) {
-    return absl::InvalidArgumentError(
-        "--dry-run, --max-memory, --max-disk and --budget are for fits and --retune of preset aludel");
-  }
+  ALUDEL_RETURN_IF_ERROR(CheckIsPlanned(plan_flags, aludel, planned));
   // Those of old artifacts are found as they are.
   const bool new_format = !aludel_flags.share && !aludel_flags.repack && !aludel.retune;
   if (new_format && aludel.format.find('@') != std::string::npos) {

@@ -34,6 +34,7 @@ class Repacking {
           "--repack gives rans, embedded or video, not ", Name(job_.options.packing),
           ": encoders of deflate and fixed would be one file, by whose hash servers tell frames apart"));
     }
+    ALUDEL_RETURN_IF_ERROR(CheckPacking(job_.options.packing));
     ALUDEL_ASSIGN_OR_RETURN(const std::optional<ArtifactManifest> found, FindArtifact(job_.base.out));
     if (!found.has_value())
       return absl::NotFoundError(absl::StrCat(job_.base.out, " holds no artifact to repack"));

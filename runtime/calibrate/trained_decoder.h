@@ -32,6 +32,7 @@ struct TrainedDecoder {
   int64_t width = 0;
   std::vector<LayerLoss> layers;  // coded ones
   int64_t steps = 0;              // of all groups' training, 0 for linear ones
+  int64_t cut_from = 0;           // as many as it was to take, where time cut it short; else 0
 };
 
 // What a consumer computes with.

@@ -37,24 +37,24 @@ class Job {
       ALUDEL_RETURN_IF_ERROR(Tune(producer, tuning_.states->consumers, tuning_.prompts.first(trained),
                                   tuning_.options.passes, tuners));
     }
-    for (size_t begin = 0; begin < tuning_.more_prompts.size() && !Over(); begin += kTuningChunk) {
+    for (size_t begin = 0; begin < tuning_.more_prompts.size() && !tuning_.time.Over();
+         begin += kTuningChunk) {
       ALUDEL_RETURN_IF_ERROR(Chunk(tuning_.more_prompts.subspan(begin, kTuningChunk), tuners));
     }
+    if (!begun_ && restored_ == 0) results_.clear();
     return absl::OkStatus();
   }
 
   const std::vector<TuningResult>& results() const { return results_; }
 
  private:
-  bool Over() const { return tuning_.options.time_is_up && tuning_.options.time_is_up(); }
-
-  // Everything that decides the course of tuning.
+  // Everything that decides the course of tuning; another budget cuts it elsewhere.
   std::string CheckpointPath(std::vector<DecoderTuner>* tuners) const {
     const DecoderTuning& options = tuning_.options;
-    std::string key = absl::StrCat("tuning of all weights 1 ", tuning_.producer->hash(), " ", options.passes,
-                                   " ", options.batch, " ", options.learning_rate, " ", options.stretch, " ",
-                                   options.stretch_weight, " ", options.seed, " ", tuning_.max_answer_tokens,
-                                   " ", Name(tuning_.producer->options().compute));
+    std::string key = absl::StrCat(
+        "tuning of all weights 2 ", tuning_.time.budget, " ", tuning_.producer->hash(), " ", options.passes,
+        " ", options.batch, " ", options.learning_rate, " ", options.stretch, " ", options.stretch_weight,
+        " ", options.seed, " ", tuning_.max_answer_tokens, " ", Name(tuning_.producer->options().compute));
     for (const auto& consumer : tuning_.consumers) absl::StrAppend(&key, " ", consumer->hash());
     const auto add = [&key](const auto& values) {
       const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
@@ -147,13 +147,18 @@ class Job {
       const TuningText text{consumers[c].get(),
                             DecoderInputs(encoder_, shape_, decoders_[c], producer, *consumers[c]), answered};
       // Of a time that is over every consumer still gets a step.
-      for (int64_t pass = 0; pass < passes && (pass == 0 || !Over()); ++pass) {
+      int64_t pass = 0;
+      for (; pass < passes && (pass == 0 || !tuning_.time.Over()); ++pass) {
         if (Skips(1)) continue;
         ALUDEL_ASSIGN_OR_RETURN(results_[c].last_kl, (*tuners)[c].Pass(*weights, text, progress_));
         if (!begun_ && pass == 0) results_[c].first_kl = results_[c].last_kl;
         ++done_;
         ALUDEL_RETURN_IF_ERROR(Save(tuners));
       }
+      if (pass == passes) continue;
+      // What there was no time for counts as done, so that a run that is resumed finds its place among what follows.
+      done_ += passes - pass;
+      ALUDEL_RETURN_IF_ERROR(Save(tuners));
     }
     begun_ = true;
     return absl::OkStatus();
@@ -179,10 +184,12 @@ absl::StatusOr<std::vector<TuningResult>> TuneAludelDecoders(
     std::vector<TrainedDecoder>* decoders) {
   const auto prompts = tuning.options.passes * static_cast<int64_t>(tuning.prompts.size()) +
                        static_cast<int64_t>(tuning.more_prompts.size());
+  DecoderTuning options = tuning.options;
+  options.time_is_up = [&tuning] { return tuning.time.Over(); };
   std::vector<DecoderTuner> tuners;
   for (size_t c = 0; c < decoders->size(); ++c) {
     tuners.emplace_back(ToTuned(shape, tuning.states->consumers[c]->layout(), metrics[c], &(*decoders)[c]),
-                        tuning.options, prompts);
+                        options, prompts);
   }
   Job job(tuning, encoder, shape, progress, *decoders);
   ALUDEL_RETURN_IF_ERROR(job.Run(&tuners));

@@ -29,6 +29,7 @@ struct AludelTuning {
   DecoderTuning options;
   PassageTuning passages;        // see TuneByPassages, as the next
   DType matrices = DType::kF32;  // of the consumer on the way back
+  TimeLimit time;                // tuning ends at the step where it is over
 };
 
 // Mean KL per answer token over the first and the last prompts that tuning saw, each before it learnt from
@@ -38,7 +39,8 @@ struct TuningResult {
   double last_kl = 0;
 };
 
-// Changes `decoders` [consumers]. Deterministic for a seed.
+// Changes `decoders` [consumers]. Deterministic for a seed, unless time ends it. Empty where the time was over before any
+// was tuned.
 absl::StatusOr<std::vector<TuningResult>> TuneAludelDecoders(
     const AludelTuning& tuning, const AludelEncoderWeights& encoder, const AludelShape& shape,
     const std::vector<std::vector<TargetMetric>>& metrics, const CalibrationProgress& progress,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -42,9 +43,9 @@ std::string ModelKey(const Transformer& model) {
 // What a run of the tuner depends on beside the answers.
 std::string CheckpointName(const Transformer& consumer, const PassageTuning& options,
                            absl::Span<const Passage> passages, const std::vector<TunedGroup>& groups,
-                           int max_answer_tokens) {
+                           int max_answer_tokens, double budget) {
   std::string key =
-      absl::StrCat("tuning 1 ", ModelKey(consumer), " ", options.rank, " ", options.epochs, " ",
+      absl::StrCat("tuning 2 ", budget, " ", ModelKey(consumer), " ", options.rank, " ", options.epochs, " ",
                    options.batch, " ", options.learning_rate, " ", options.head, " ", options.judgements, " ",
                    options.patience, " ", options.seed, " ", max_answer_tokens);
   const auto add = [&key](const auto& values) {
@@ -88,19 +89,14 @@ class Stage {
         passages_(TuningPassages(tuning.more_prompts, shape.head_tokens)) {}
 
   absl::Status Prepare() {
-    if (passages_.size() < 2) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("tuning learns from some passages and watches others: %d of the tuning data's are "
-                          "longer than the %d "
-                          "tokens at their head that the consumer computes, want at least 2",
-                          passages_.size(), shape_.head_tokens));
-    }
+    ALUDEL_RETURN_IF_ERROR(CheckTuningPassages(tuning_.more_prompts, shape_.head_tokens));
     return OpenFiles(*tuning_.producer, "producer prefills passages", &producer_);
   }
 
   absl::StatusOr<TuningResult> Tune(size_t consumer, const std::vector<TargetMetric>& metrics,
                                     TrainedDecoder* decoder) {
     Transformer& model = *tuning_.consumers[consumer];
+    const std::function<bool()> time_is_up = TimeOf(consumer);
     std::vector<std::unique_ptr<StateFile>> own;
     ALUDEL_RETURN_IF_ERROR(OpenFiles(model, "consumer prefills passages", &own));
     ALUDEL_ASSIGN_OR_RETURN(const auto weights,
@@ -134,9 +130,11 @@ class Stage {
     }
     PassageTuning options = tuning_.passages;
     options.head = shape_.head_tokens;
+    options.time_is_up = time_is_up;
     std::vector<TunedGroup> groups = ToTuned(shape_, own.front()->layout(), metrics, decoder);
     const std::string checkpoint = absl::StrCat(
-        directory_, "/", CheckpointName(model, options, passages_, groups, tuning_.max_answer_tokens));
+        directory_, "/",
+        CheckpointName(model, options, passages_, groups, tuning_.max_answer_tokens, tuning_.time.budget));
     PassageTuner tuner(std::move(groups), options, checkpoint, PrintState);
     ALUDEL_ASSIGN_OR_RETURN(const TuningState state, tuner.Run(*weights, train, held_out, progress_));
     FromTuned(std::move(tuner).TakeGroups(), decoder);
@@ -144,6 +142,16 @@ class Stage {
   }
 
  private:
+  // Whether a consumer that begins now has had its part of the time, its prefills and answers included: those behind it
+  // have the same. None: it takes what it takes.
+  std::function<bool()> TimeOf(size_t consumer) const {
+    const TimeLimit& time = tuning_.time;
+    if (!time.seconds_left) return nullptr;
+    const auto consumers = static_cast<double>(tuning_.consumers.size() - consumer);
+    const double of_others = std::max(0.0, time.Left()) * (1 - 1 / consumers);
+    return [&time, of_others] { return time.Left() <= of_others; };
+  }
+
   size_t chunks() const { return (passages_.size() + kChunk - 1) / kChunk; }
   absl::Span<const Passage> Chunk(size_t c) const {
     return absl::MakeConstSpan(passages_).subspan(c * kChunk, kChunk);
@@ -177,6 +185,29 @@ std::vector<Passage> TuningPassages(absl::Span<const std::vector<int32_t>> promp
                                 [&](const Passage& passage) { return passage.trunk() <= head_tokens; }),
                  passages.end());
   return passages;
+}
+
+absl::Status CheckTuningPassages(absl::Span<const std::vector<int32_t>> prompts, int64_t head_tokens) {
+  const size_t passages = TuningPassages(prompts, head_tokens).size();
+  if (passages >= 2) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("tuning learns from some passages and watches others: %d of --tuning-data are longer "
+                      "than the %d tokens at their head that the consumer computes, want at least 2: give "
+                      "questions about more texts, or fewer --head-tokens",
+                      passages, head_tokens));
+}
+
+std::vector<int64_t> WholePassages(absl::Span<const std::vector<int32_t>> prompts, int64_t head_tokens) {
+  constexpr int kFewest = 8;
+  std::vector<int64_t> ends;
+  int64_t end = 0;
+  int decoded = 0;
+  for (const Passage& passage : GroupPassages(prompts, kMostBranches)) {
+    end += static_cast<int64_t>(passage.branches.size());
+    if (passage.trunk() > head_tokens) ++decoded;
+    if (decoded >= kFewest) ends.push_back(end);
+  }
+  return ends;
 }
 
 PassagePlan CountPassages(const ModelConfig& config, size_t consumers,

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/calibrate/tune_aludel.h"
 
@@ -29,6 +30,13 @@ PassagePlan CountPassages(const ModelConfig& config, size_t consumers,
 
 // Passages of `prompts` that something is decoded of.
 std::vector<Passage> TuningPassages(absl::Span<const std::vector<int32_t>> prompts, int64_t head_tokens);
+
+// InvalidArgument where there are too few of them to learn from some and to watch others.
+absl::Status CheckTuningPassages(absl::Span<const std::vector<int32_t>> prompts, int64_t head_tokens);
+
+// How many of the first `prompts` may be taken alone, so that no passage is cut and tuning has some passages to learn
+// from; ascending, up to all of them. Empty: all are too few.
+std::vector<int64_t> WholePassages(absl::Span<const std::vector<int32_t>> prompts, int64_t head_tokens);
 
 // Like TuneAludelDecoders, on `more_prompts` alone.
 absl::StatusOr<std::vector<TuningResult>> TuneByPassages(

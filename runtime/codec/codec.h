@@ -83,6 +83,8 @@ struct CodecSpec {
   int64_t recomputed_tail_tokens = 0;
   // Bound on the payload of one frame over `tokens` tokens.
   std::function<size_t(int64_t tokens)> max_frame_bytes;
+  std::string decoder_hash =
+      {};  // of the decoder's side of an artifact, hex; "" on the encoder's, and where there is none
 };
 
 // One side of a wire format: what the encoders, or the decoders, of all handoffs share. Thread-safe; must
@@ -99,8 +101,9 @@ class CodecSide {
   CodecSide(CodecSpec spec, double flops_per_token)
       : spec_(std::move(spec)), flops_per_token_(flops_per_token) {}
 
+  CodecSpec spec_;
+
  private:
-  const CodecSpec spec_;
   const double flops_per_token_;
 };
 
@@ -119,6 +122,8 @@ class DecoderFactory : public CodecSide {
  public:
   // As NewEncoder.
   virtual absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const = 0;
+  // Once, before others see it.
+  void SetDecoderHash(std::string hash) { spec_.decoder_hash = std::move(hash); }
 
  protected:
   using CodecSide::CodecSide;

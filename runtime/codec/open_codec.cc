@@ -80,6 +80,12 @@ absl::Status CheckPlanes(const NamedFormat& named, const LatentGrid* grid) {
       absl::StrFormat("format \"%s\" has %d planes, not %d", format.name, grid->planes, named.planes));
 }
 
+absl::StatusOr<std::unique_ptr<DecoderFactory>> Named(absl::StatusOr<std::unique_ptr<DecoderFactory>> made,
+                                                      const ArtifactDecoder& decoder) {
+  if (made.ok()) (*made)->SetDecoderHash(decoder.file.sha256);
+  return made;
+}
+
 // True where one of the decoders is for this consumer, or none is asked for.
 bool Decodes(const std::vector<ArtifactDecoder>& decoders, absl::string_view consumer_hash) {
   return consumer_hash.empty() ||
@@ -152,12 +158,13 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view f
     ALUDEL_RETURN_IF_ERROR(CheckPlanes(named, &weights.front().grid));
     AludelShape shape = entry->aludel;
     shape.planes = named.planes;
-    return MakeAludelDecoders(std::string(format), hash, std::move(shape), weights, consumer);
+    return Named(MakeAludelDecoders(std::string(format), hash, std::move(shape), weights, consumer),
+                 *decoder);
   }
   ALUDEL_RETURN_IF_ERROR(CheckPlanes(named, nullptr));
   ALUDEL_ASSIGN_OR_RETURN(const ScdDecoderWeights weights,
                           LoadScdDecoder(manifest, *entry, *decoder, config.kv_dim(), config.hidden));
-  return MakeScdDecoders(entry->name, hash, weights, consumer);
+  return Named(MakeScdDecoders(entry->name, hash, weights, consumer), *decoder);
 }
 
 absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact,

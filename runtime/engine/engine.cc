@@ -30,7 +30,9 @@ int64_t DefaultBlocks(const Transformer& model, const EngineOptions& options) {
   const std::optional<int64_t> free = FreeDeviceMemory(model.device()->name());
   const int64_t host = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
   const int64_t bytes = free.has_value() ? *free / 10 * 8 : host / 4;
-  return std::max<int64_t>(1, std::min<int64_t>(wanted, bytes / static_cast<int64_t>(one.total_bytes())));
+  const int64_t room =
+      bytes / static_cast<int64_t>(one.total_bytes()) - BlockPool::PaddingBlocks(model.device());
+  return std::max<int64_t>(1, std::min(wanted, room));
 }
 
 }  // namespace
@@ -135,15 +137,17 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Start(Transformer* model, const 
                         "the last 0 or more",
                         options.max_num_seqs, options.block_tokens, options.kv_blocks));
   }
+  if (options.warm_up_decoding) {
+    ALUDEL_RETURN_IF_ERROR(ReserveForDecoding(*model, options.max_num_seqs));
+  }
   if (options.kv_blocks == 0) options.kv_blocks = DefaultBlocks(*model, options);
   ALUDEL_ASSIGN_OR_RETURN(
       auto pool,
       BlockPool::Create(model->device(),
                         model->MakeKvLayout(options.kv_blocks, options.block_tokens, options.kv_dtype)));
   if (options.warm_up_decoding) {
-    // What prefills locally beside a late handoff may take part in such a step.
-    ALUDEL_RETURN_IF_ERROR(
-        WarmUpDecoding(*model, *pool, options.max_num_seqs + options.max_hedges, options.max_context));
+    // Hedges add no row: the late sequence of each waits for frames meanwhile.
+    ALUDEL_RETURN_IF_ERROR(WarmUpDecoding(*model, *pool, options.max_num_seqs, options.max_context));
   }
   return std::unique_ptr<Engine>(
       new Engine(std::make_unique<Impl>(model, tokenizer, options, std::move(pool))));

@@ -119,6 +119,8 @@ struct GenerateSpec {
   // the adapter chooses each token over it (ICaRus, 2026). It has no updates of keys and values, and adapter_begin is not
   // looked at; a codec is one for the model alone.
   bool adapter_reads_only = false;
+  // What `codec` lives in: held until the request ends, and released on the engine's thread. Null: it outlives the engine.
+  std::shared_ptr<const void> codec_owner = nullptr;
 };
 
 struct PrefillSpec {
@@ -134,8 +136,9 @@ struct PrefillSpec {
   std::function<bool()> has_room;
   // At most so many of its tokens are computed in one step, positive: what has_room asks room for.
   int64_t step_tokens = std::numeric_limits<int64_t>::max();
-  std::string cache_salt = {};  // as in GenerateSpec, and so is the next
+  std::string cache_salt = {};  // as in GenerateSpec, and so are the next
   bool keep_prefix = true;
+  std::shared_ptr<const void> codec_owner = nullptr;
 };
 
 class PrefixWatcher;

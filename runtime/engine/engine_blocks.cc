@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "runtime/engine/engine_options.h"
 #include "runtime/engine/engine_stats.h"
@@ -26,6 +27,8 @@ Provenance EngineBlocks::ProvenanceOf(const CodecSpec* codec, const std::string&
   if (codec != nullptr) {
     provenance.format = codec->name;
     provenance.artifact_hash = codec->artifact_hash;
+    // What another decoder made of the same codes is another cache.
+    if (!codec->decoder_hash.empty()) absl::StrAppend(&provenance.artifact_hash, " ", codec->decoder_hash);
     provenance.recomputed_head = codec->recomputed_head_tokens;
   }
   if (!whole) {
@@ -74,6 +77,8 @@ void EngineBlocks::Fork(const Sequence& sequence, Sequence& fork) {
   fork.handed_over = sequence.handed_over;
   fork.running = true;
   fork.last_step = sequence.last_step;
+  // A hedge has none, and what it replaces may have frames on their way still.
+  if (sequence.codec_owner != nullptr) fork.codec_owner = sequence.codec_owner;
   fork.format = sequence.format;
   fork.cache_salt = sequence.cache_salt;
   fork.keep_prefix = sequence.keep_prefix;

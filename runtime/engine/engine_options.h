@@ -16,8 +16,8 @@ struct EngineOptions {
   int max_num_seqs = 64;                 // running or waiting for frames
   int max_hedges = 0;                    // local prefills beside late handoffs at once
   bool prefix_cache = true;              // sequences share the blocks of what they begin with
-  // Steps that only decode are taken once before the first request, of each kind that a GPU remembers: start-up takes a
-  // few seconds more, and no request waits for CUDA graphs to be made.
+  // Steps that only decode are taken twice before the first request, of each kind that a GPU remembers: start-up takes as
+  // much longer, and no request waits for CUDA graphs to be made.
   bool warm_up_decoding = false;
 };
 

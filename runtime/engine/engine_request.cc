@@ -112,6 +112,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
     sequence->queried = true;  // the prefix cache is not asked
   }
   if (spec.codec != nullptr) sequence->format = &spec.codec->spec();
+  sequence->codec_owner = std::move(spec.codec_owner);
   sequence->priority = spec.priority;
   sequence->cache_salt = std::move(spec.cache_salt);
   sequence->keep_prefix = spec.keep_prefix;
@@ -159,6 +160,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadPrefill(
     return absl::InvalidArgumentError(absl::StrFormat("token_end is %d, want 1 to the prompt's %d tokens",
                                                       spec.token_end, sequence->prompt_tokens));
   }
+  sequence->codec_owner = std::move(spec.codec_owner);
   ALUDEL_ASSIGN_OR_RETURN(auto encoder, spec.codec->NewEncoder());
   sequence->encoder = std::make_unique<EncodingObserver>(
       std::max(spec.encode_begin, spec.codec->spec().recomputed_head_tokens), std::move(encoder), spec.sink);

@@ -136,6 +136,7 @@ struct Sequence {
   BlockTable blocks;
   bool running = false;                        // has computed something since it was admitted or preempted
   uint64_t last_step = 0;                      // it was part of
+  std::shared_ptr<const void> codec_owner;     // what `format`, and what decodes or encodes, lives in
   const CodecSpec* format = nullptr;           // whose tokens its cache begins with; null: exact
   std::string cache_salt;                      // the tenant whose cached prefixes it shares
   bool keep_prefix = true;                     // for others

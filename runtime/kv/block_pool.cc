@@ -18,13 +18,17 @@ BlockRef::~BlockRef() {
 
 bool BlockRef::shared() const { return pool_ != nullptr && pool_->references_[id_] > 1; }
 
+int64_t BlockPool::PaddingBlocks(const Device* device) {
+  return dynamic_cast<const ReplayKinds*>(device) != nullptr ? 1 : 0;
+}
+
 absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(Device* device, const KvLayout& layout) {
   if (layout.blocks <= 0 || layout.block_tokens <= 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "KV cache of %d blocks of %d tokens: both must be positive", layout.blocks, layout.block_tokens));
   }
   KvLayout stored = layout;
-  if (dynamic_cast<const ReplayKinds*>(device) != nullptr) ++stored.blocks;
+  stored.blocks += PaddingBlocks(device);
   auto memory = device->Allocate(stored.total_bytes());
   if (!memory.ok()) {
     return absl::ResourceExhaustedError(absl::StrFormat(

@@ -52,6 +52,8 @@ class BlockPool {
  public:
   // ResourceExhausted with the arithmetic where the device lacks the memory.
   static absl::StatusOr<std::unique_ptr<BlockPool>> Create(Device* device, const KvLayout& layout);
+  // Blocks that a pool has beside those that it hands out.
+  static int64_t PaddingBlocks(const Device* device);
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;

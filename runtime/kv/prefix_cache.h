@@ -21,7 +21,7 @@ namespace aludel {
 struct Provenance {
   std::string model_hash;
   std::string format;           // "": exact, computed by the model itself; else the wire format it came in
-  std::string artifact_hash;    // of the format's encoder
+  std::string artifact_hash;    // of the format's encoder, and of what decodes it here
   int64_t recomputed_head = 0;  // tokens at the start that are the model's own all the same
   std::string salt = {};        // the tenant's: prefixes of two salts are never shared, equal as they may be
   // Another model computes the tokens from `turn_begin` on, over the first one's; "": none does.

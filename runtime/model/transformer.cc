@@ -266,6 +266,7 @@ void Transformer::Head(const Batch& batch, absl::Span<const BatchItem> items, co
 int64_t Transformer::RepeatedPositions(absl::Span<const BatchItem> items, const Output& output) const {
   // No two steps have the same rows of each adapter; one that is asked for nothing is rare.
   if (!adapter_rows_.empty() || output.rows.empty()) return 0;
+  if (static_cast<int64_t>(items.size()) > kMostFilledRows) return 0;
   int64_t positions = 0;
   for (const BatchItem& item : items) {
     if (item.ids.size() != 1 || item.observer != nullptr || item.reads_only || item.all_logits != nullptr) {
@@ -276,8 +277,17 @@ int64_t Transformer::RepeatedPositions(absl::Span<const BatchItem> items, const 
   return positions;
 }
 
+size_t Transformer::LogitBytes(int64_t rows) const { return rows * config_.vocab * sizeof(float); }
+
+absl::Status Transformer::ReserveLogits(int64_t rows) {
+  if (LogitBytes(rows) <= work_->logits.size()) return absl::OkStatus();
+  // Before the old one goes: a step that finds no memory leaves what the next ones need.
+  ALUDEL_ASSIGN_OR_RETURN(work_->logits, device_->Allocate(LogitBytes(rows)));
+  return absl::OkStatus();
+}
+
 int64_t Transformer::RoundedRows(int64_t rows) const {
-  if (dynamic_cast<const ReplayKinds*>(device_) == nullptr) return rows;
+  if (dynamic_cast<const ReplayKinds*>(device_) == nullptr || rows > kMostFilledRows) return rows;
   int64_t rounded = 1;
   while (rounded < rows) rounded *= 2;
   rounded = std::min(rounded, options_.max_rows);
@@ -369,10 +379,10 @@ absl::Status Transformer::Forward(absl::Span<BatchItem> items, BlockPool& pool, 
   }
   const int64_t repeated_positions = RepeatedPositions(items, output);
   if (repeated_positions > 0 && !pool.padding().empty()) RoundUp(pool, &batch, &output);
-  const size_t logit_bytes = output.rows.size() * config_.vocab * sizeof(float);
-  if (logit_bytes > work_->logits.size()) {
-    // Before the old one goes: a step that finds no memory leaves what the next ones need.
-    ALUDEL_ASSIGN_OR_RETURN(work_->logits, device_->Allocate(2 * logit_bytes));
+  const auto asked = static_cast<int64_t>(output.rows.size());
+  if (LogitBytes(asked) > work_->logits.size()) {
+    // Steps that grow row by row do not come here each time.
+    ALUDEL_RETURN_IF_ERROR(ReserveLogits(std::min(2 * asked, options_.max_rows)));
   }
   RunStep(batch, output, repeated_positions, items, pool);
   device_->CopyToHost(logits->data(), work_->logits.data(), logits->size() * sizeof(float), stream_);

@@ -118,6 +118,12 @@ class Transformer {
   // Rows that a step becomes which only decodes `rows` sequences: more where the device remembers steps (ReplayKinds), so that
   // few numbers stand for all.
   int64_t RoundedRows(int64_t rows) const;
+  // Steps of more sequences are taken as they are, and not remembered: rows that nobody reads would cost arithmetic, which
+  // products of so many are bound by, and the host arrays of many more are larger than a graph has room for.
+  static constexpr int64_t kMostFilledRows = 512;
+  // Room for the logits of steps that ask for those of up to `rows` rows; without it the first such step makes room. The model
+  // must be idle.
+  absl::Status ReserveLogits(int64_t rows);
   // A layout with this model's shape for `blocks` blocks.
   KvLayout MakeKvLayout(int64_t blocks, int block_tokens, DType dtype) const;
 
@@ -180,9 +186,10 @@ class Transformer {
   void Head(const Batch& batch, absl::Span<const BatchItem> items, const Output& output);
   // Logits of every row of the items that have a sink, kLogitRows rows at a time. Behind RunStep.
   absl::Status GiveAllLogits(const Batch& batch, absl::Span<const BatchItem> items);
-  // Of a step that is all alike to others of as many rows, as it only decodes: the position before which its sequences end.
-  // Else 0.
+  // Of a step that is all alike to others of as many rows, as it only decodes, at most kMostFilledRows sequences: the position
+  // before which they end. Else 0.
   int64_t RepeatedPositions(absl::Span<const BatchItem> items, const Output& output) const;
+  size_t LogitBytes(int64_t rows) const;
   // Appends rows that nobody reads and that write into the pool's padding, and asks for logits, and tokens where any are
   // drawn, of all rows.
   void RoundUp(const BlockPool& pool, Batch* batch, Output* output) const;

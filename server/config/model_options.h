@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "kernels/device_options.h"
 #include "runtime/engine/engine_options.h"
 #include "runtime/model/transformer_options.h"
@@ -28,6 +29,9 @@ struct CodecOptions {
   std::string artifact;
   std::vector<std::string> formats;  // empty: all
   bool adapters = false;             // some over the model may have decoders where the model itself has none
+  // Of an artifact that may be switched (FollowsVersions):
+  absl::Duration reload_interval = absl::Seconds(1);
+  absl::Duration keep_previous = absl::Minutes(1);
 };
 
 }  // namespace aludel

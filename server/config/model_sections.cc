@@ -69,7 +69,10 @@ uint64_t ReadArenaBytes(const ModelOptions& model, bool is_said, uint64_t said) 
 }
 
 CodecOptions ReadCodec(const v1::CodecConfig& codec) {
-  return {.artifact = codec.artifact(), .formats = {codec.formats().begin(), codec.formats().end()}};
+  return {.artifact = codec.artifact(),
+          .formats = {codec.formats().begin(), codec.formats().end()},
+          .reload_interval = absl::Milliseconds(codec.reload_interval_ms()),
+          .keep_previous = absl::Milliseconds(codec.keep_previous_ms())};
 }
 
 LinkEmulation ReadTransportTesting(const v1::TransportTesting& testing) {

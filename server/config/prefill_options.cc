@@ -46,6 +46,7 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
   }
   options.send_arena_bytes =
       ReadArenaBytes(options.model, config.has_send_arena_bytes(), config.send_arena_bytes());
+  options.model.engine.warm_up_decoding = false;  // it chooses no tokens
   options.transport.accepts = false;
   options.transport.tls = DataPlaneTls(options.grpc_tls, options.decode_identities);
   ALUDEL_RETURN_IF_ERROR(file.status());

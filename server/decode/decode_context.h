@@ -3,11 +3,13 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "server/config/decode_options.h"
 #include "server/decode/codes/kept_codes.h"
 #include "server/decode/constraint_cache.h"
@@ -58,41 +60,38 @@ struct DecodeContext {
   std::function<absl::Status()> health;             // reported to peers by Describe
 };
 
-// The wire formats that a sequence of the model, or of an adapter over it, can come in.
+// The wire formats that one request, of the model or of an adapter over it, can come in: those of one artifact, however
+// it is switched meanwhile. Holds them.
 class SequenceCodecs {
  public:
-  // Both must outlive it.
-  SequenceCodecs(const DecodeContext& context, const RequestAdapter& adapter)
-      : codecs_(adapter.coded() == nullptr ? context.model->codecs() : adapter.coded()->codecs()) {}
+  // Of the model those that most of `targets` speak for (ChooseSet); where they lack the `format` that a request forces, those
+  // that have it. "": none is forced.
+  SequenceCodecs(const DecodeContext& context, const RequestAdapter& adapter,
+                 absl::Span<const PlanTarget> targets, absl::string_view format);
 
   // Best first.
-  std::vector<std::string> Names() const {
-    std::vector<std::string> names;
-    for (const auto& codec : codecs_) names.push_back(codec->spec().name);
-    return names;
-  }
+  std::vector<std::string> Names() const;
   // Null where it cannot.
-  const DecoderFactory* Find(const std::string& name) const {
-    for (const auto& codec : codecs_) {
-      if (codec->spec().name == name) return codec.get();
-    }
-    return nullptr;
-  }
+  const DecoderFactory* Find(const std::string& name) const;
+  // What Find's results live in.
+  const std::shared_ptr<const void>& owner() const { return owner_; }
+  // PlannerOptions::losses of an adapter.
+  const std::map<std::string, double>& losses() const { return *losses_; }
+  // Leaves the targets what they offer of these.
+  void Narrow(std::vector<PlanTarget>* targets) const;
 
  private:
-  const std::vector<std::unique_ptr<DecoderFactory>>& codecs_;
+  std::shared_ptr<const void> owner_;
+  const std::vector<std::unique_ptr<DecoderFactory>>* codecs_ = nullptr;  // the owner's
+  const std::map<std::string, double>* losses_ = nullptr;                 // the owner's; null: the model's
 };
 
-// The wire formats that this server can take, for its model or for adapters over it, with their encoders' hashes.
-inline std::vector<AdapterCodecs::Format> ServerFormats(const DecodeHost& model,
-                                                        const AdapterPool& adapters) {
-  std::vector<AdapterCodecs::Format> formats;
-  for (const auto& codec : model.codecs())
-    formats.push_back({codec->spec().name, codec->spec().artifact_hash});
-  for (const AdapterCodecs::Format& format : adapters.formats()) {
-    if (model.FindCodec(format.name) == nullptr) formats.push_back(format);
-  }
-  return formats;
-}
+// Of an artifact that is being switched, keeps the version before while that is what most of `targets` speak for (ChooseSet),
+// though no request comes. To be called regularly.
+void KeepWhatPeersHave(const DecodeContext& context, absl::Span<const PlanTarget> targets);
+
+// The wire formats that this server can take, for its model or for adapters over it, with their encoders' hashes: of the
+// current artifact, then of the one before while it is kept. Each once.
+std::vector<FormatOffer> ServerFormats(const DecodeHost& model, const AdapterPool& adapters);
 
 }  // namespace aludel

@@ -1,6 +1,8 @@
 #include "server/decode/decode_service.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,8 +47,9 @@ grpc::ServerUnaryReactor* DecodeService::Describe(grpc::CallbackServerContext* c
   response->set_served_model_name(context_.options->served_model_name);
   response->set_epoch(context_.receiver->epoch());
   response->set_max_context(context_.model->engine().options().max_context);
-  for (AdapterCodecs::Format& format : ServerFormats(*context_.model, *context_.adapters)) {
-    response->add_formats(std::move(format.name));
+  std::set<std::string> named;
+  for (FormatOffer& format : ServerFormats(*context_.model, *context_.adapters)) {
+    if (named.insert(format.name).second) response->add_formats(std::move(format.name));
   }
   response->set_max_choices(static_cast<uint32_t>(context_.model->engine().options().max_num_seqs));
   response->set_numerics(context_.model->Numerics());

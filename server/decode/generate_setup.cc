@@ -14,7 +14,7 @@ absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const 
                                             const v1::GenerateRequest& request, const std::string& cache_salt,
                                             const Plan& chosen, const RequestAdapter& adapter,
                                             absl::Time deadline, std::shared_ptr<TokenAutomaton> constraint) {
-  const SequenceCodecs codecs(context, adapter);
+  const SequenceCodecs& codecs = planner.codecs();
   GenerateSetup setup{.plan = chosen};
   Plan& plan = setup.plan;
   ALUDEL_ASSIGN_OR_RETURN(SamplingParams sampling, ReadSampling(request.sampling()));
@@ -65,6 +65,7 @@ absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const 
   if (spec.sampling.top_logprobs) {
     setup.shown_logprobs = 1 + static_cast<size_t>(*spec.sampling.top_logprobs);
   }
+  if (spec.codec != nullptr) spec.codec_owner = codecs.owner();
   // Only a single, unconstrained answer of the model itself can be compared with a second computation, and that keeps
   // its prompt.
   if ((plan.framed() || cached) && !request.no_store() && adapter.served == nullptr &&

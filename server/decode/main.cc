@@ -29,7 +29,9 @@
 #include "server/handoff/frame_arena.h"
 #include "server/handoff/handoff_metrics.h"
 #include "server/handoff/random.h"
+#include "server/host/adapter_codecs.h"
 #include "server/host/arena_room.h"
+#include "server/host/artifact_watch.h"
 #include "server/host/device_watch.h"
 #include "server/host/engine_metrics.h"
 #include "server/host/loading.h"
@@ -75,7 +77,17 @@ proto/aludel/v1/config.proto:
   engine { directory: "deploy/demo/chat" }
   prefill_targets: "127.0.0.1:7100"
 
-SIGTERM or SIGINT stops it gently, a second one at once.)";
+SIGHUP looks at once whether its artifact was switched. SIGTERM or SIGINT stops it gently, a second one at once.)";
+
+std::vector<v1::WireFormat> ToProto(const std::vector<FormatOffer>& offers) {
+  std::vector<v1::WireFormat> formats;
+  for (const FormatOffer& offer : offers) {
+    v1::WireFormat& format = formats.emplace_back();
+    format.set_name(offer.name);
+    format.set_artifact_hash(offer.encoder_hash);
+  }
+  return formats;
+}
 
 PrefillPool::Options PoolOptions(const DecodeOptions& options, const DecodeHost& model,
                                  const AdapterPool& adapters, const std::string& receiver_address) {
@@ -88,23 +100,40 @@ PrefillPool::Options PoolOptions(const DecodeOptions& options, const DecodeHost&
                             .receiver_address = receiver_address,
                             .site_limits = options.site_limits,
                             .grpc_tls = options.grpc_tls};
-  for (AdapterCodecs::Format& known : ServerFormats(model, adapters)) {
-    v1::WireFormat format;
-    format.set_name(std::move(known.name));
-    format.set_artifact_hash(std::move(known.encoder_hash));
-    pool.formats.push_back(std::move(format));
-  }
+  pool.formats = ToProto(ServerFormats(model, adapters));
   return pool;
 }
 
-absl::Status CheckPlanner(const DecodeOptions& options, const DecodeHost& model,
-                          const AdapterPool& adapters) {
-  if (options.planner.format.empty()) return absl::OkStatus();
-  for (const AdapterCodecs::Format& format : ServerFormats(model, adapters)) {
-    if (format.name == options.planner.format) return absl::OkStatus();
+absl::Status CheckPlanner(const DecodeOptions& options, const CodecSet<DecoderFactory>& codecs,
+                          const AdapterCodecs& adapters) {
+  const std::string& wanted = options.planner.format;
+  if (wanted.empty() || codecs.Find(wanted) != nullptr) return absl::OkStatus();
+  for (const AdapterCodecs::Format& format : adapters.formats()) {
+    if (format.name == wanted) return absl::OkStatus();
   }
-  return absl::InvalidArgumentError("planner.format: \"" + options.planner.format +
-                                    "\" is not a format of this server");
+  return absl::InvalidArgumentError(
+      absl::StrCat("planner.format: \"", wanted, "\" is not a format of this server"));
+}
+
+void WarnOfShortage(const DecodeHost& model, const CodecSet<DecoderFactory>& set, const FrameArena& arena,
+                    const DecodeOptions& options) {
+  for (const auto& codec : set.codecs) {
+    const std::string shortage = ArenaShortage(model, codec->spec(), "receive_arena_bytes",
+                                               arena.bytes_total(), options.handoff_window_bytes);
+    if (!shortage.empty()) spdlog::warn("{}", shortage);
+  }
+}
+
+// Formats that `next` does not have with the encoder of `now`.
+std::set<std::string> Changed(const CodecSet<DecoderFactory>& now, const CodecSet<DecoderFactory>& next) {
+  std::set<std::string> changed;
+  for (const auto& codec : now.codecs) {
+    const DecoderFactory* const same = next.Find(codec->spec().name);
+    if (same == nullptr || same->spec().artifact_hash != codec->spec().artifact_hash) {
+      changed.insert(codec->spec().name);
+    }
+  }
+  return changed;
 }
 
 // Of local prefill, in tokens a second; 0: not known yet.
@@ -114,6 +143,19 @@ double PrefillRate(const CostModel& costs) {
   return seconds > 0 ? kTokens / seconds : 0;
 }
 
+// Of those that this server can take, for its model or for adapters over it, those with an artifact.
+std::vector<CodecSpec> CodedFormats(const CodecSet<DecoderFactory>& codecs,
+                                    const std::vector<AdapterCodecs::Format>& of_adapters) {
+  std::vector<CodecSpec> specs;
+  for (const auto& codec : codecs.codecs) {
+    if (!codec->spec().artifact_hash.empty()) specs.push_back(codec->spec());
+  }
+  for (const AdapterCodecs::Format& format : of_adapters) {
+    if (codecs.Find(format.name) == nullptr) specs.push_back(format.Spec());
+  }
+  return specs;
+}
+
 // Received codes are found by their format and its artifact's hash, which names the model that made them, and by tokens,
 // whose meaning is this model's vocabulary.
 absl::StatusOr<PrefixStore::Options> ToStoreOptions(const StoreOptions& options, const DecodeHost& model,
@@ -121,10 +163,7 @@ absl::StatusOr<PrefixStore::Options> ToStoreOptions(const StoreOptions& options,
   ALUDEL_ASSIGN_OR_RETURN(PrefixStore::Options store, ReadStoreOptions(options));
   store.producer = absl::StrCat("received ", model.Identity().vocabulary_fingerprint());
   store.prefill_tokens_per_second = [&costs] { return PrefillRate(costs); };
-  for (AdapterCodecs::Format& format : ServerFormats(model, adapters)) {
-    if (format.encoder_hash.empty()) continue;
-    AddEncoder({.name = std::move(format.name), .artifact_hash = std::move(format.encoder_hash)}, &store);
-  }
+  for (const CodecSpec& codec : CodedFormats(*model.codecs(), adapters.formats())) AddEncoder(codec, &store);
   return store;
 }
 
@@ -143,10 +182,15 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   for (const PrefillSample& sample : model->prefill_samples()) {
     costs.ObserveLocal(sample.tokens, /*cached=*/0, {.prefill = sample.seconds, .ttft = sample.seconds});
   }
-  ALUDEL_ASSIGN_OR_RETURN(
-      const std::unique_ptr<AdapterPool> adapters,
-      model->MakeAdapterPool(options.model.directory, options.codec, options.max_resident_adapters));
-  ALUDEL_RETURN_IF_ERROR(CheckPlanner(options, *model, *adapters));
+  const auto open_adapter_codecs = [&](const CodecSet<DecoderFactory>& set) {
+    CodecOptions of_set = options.codec;
+    if (!of_set.artifact.empty()) of_set.artifact = set.origin.directory;
+    return model->MakeAdapterCodecs(of_set);
+  };
+  ALUDEL_ASSIGN_OR_RETURN(AdapterCodecs adapter_codecs, open_adapter_codecs(*model->codecs()));
+  ALUDEL_RETURN_IF_ERROR(CheckPlanner(options, *model->codecs(), adapter_codecs));
+  const std::unique_ptr<AdapterPool> adapters = model->MakeAdapterPool(
+      options.model.directory, std::move(adapter_codecs), options.max_resident_adapters);
   for (const NamedAdapter& adapter : options.adapters) {
     ALUDEL_ASSIGN_OR_RETURN(const CacheOf cache, ReadCacheOf(adapter.cache_of));
     const absl::Status added = adapters->Add(adapter.name, adapter.directory, cache);
@@ -165,11 +209,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, OpenTransport(transport_options, &receiver));
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<FrameArena> arena,
                           FrameArena::Create(transport.get(), options.receive_arena_bytes));
-  for (const auto& codec : model->codecs()) {
-    const std::string shortage = ArenaShortage(*model, codec->spec(), "receive_arena_bytes",
-                                               arena->bytes_total(), options.handoff_window_bytes);
-    if (!shortage.empty()) spdlog::warn("{}", shortage);
-  }
+  WarnOfShortage(*model, *model->codecs(), *arena, options);
   const std::unique_ptr<PinnedMemory> pinned = model->PinFrames(arena->memory(), *transport);
   const std::string receiver_address = transport->address();
   KeyLog cached_keys({.epoch = receiver.epoch(),
@@ -216,12 +256,10 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
     return lost.ok() ? watchdog.status() : lost;
   };
   const auto ready = [&] { return draining ? absl::UnavailableError("draining") : health(); };
-  ALUDEL_ASSIGN_OR_RETURN(const OperatorApi operator_api,
-                          OperatorApi::Make(options.store.control_token_sha256, &store,
-                                            [&](absl::string_view name) -> const CodecSpec* {
-                                              const DecoderFactory* const codec = model->FindCodec(name);
-                                              return codec == nullptr ? nullptr : &codec->spec();
-                                            }));
+  ALUDEL_ASSIGN_OR_RETURN(
+      const OperatorApi operator_api,
+      OperatorApi::Make(options.store.control_token_sha256, &store,
+                        [&](absl::string_view name) { return model->sets().FindSpec(name); }));
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {
     AdminServer::Checks checks{.health = health, .ready = ready};
@@ -309,12 +347,44 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   spdlog::info("serving {} from {} on {}, admin on {}", options.served_model_name, options.model.directory,
                options.listen, admin == nullptr ? "nothing" : options.admin_listen);
 
+  const auto follow = [&]() -> absl::StatusOr<ArtifactOrigin> {
+    ALUDEL_ASSIGN_OR_RETURN(const auto next, model->OpenNext(options.codec));
+    const auto now = model->codecs();
+    if (next == now) return now->origin;
+    ALUDEL_ASSIGN_OR_RETURN(AdapterCodecs of_adapters, open_adapter_codecs(*next));
+    ALUDEL_RETURN_IF_ERROR(CheckPlanner(options, *next, of_adapters));
+    WarnOfShortage(*model, *next, *arena, options);
+    for (const CodecSpec& codec : CodedFormats(*next, of_adapters.formats())) store.AddCuts({CutOf(codec)});
+    ALUDEL_RETURN_IF_ERROR(model->sets().Switch(next, MonotonicNow()));
+    adapters->SetCodecs(std::move(of_adapters));
+    costs.Forget(Changed(*now, *next));
+    pool.SetFormats(ToProto(ServerFormats(*model, *adapters)));
+    return next->origin;
+  };
+  std::optional<ArtifactWatch> artifact;
+  artifact.emplace(ArtifactWatch::Options{.location = options.codec.artifact,
+                                          .interval = options.codec.reload_interval,
+                                          .origin = model->codecs()->origin,
+                                          .load = follow,
+                                          .tend =
+                                              [&] {
+                                                KeepWhatPeersHave(context, pool.Snapshot());
+                                                model->sets().Tend(MonotonicNow(),
+                                                                   options.codec.keep_previous);
+                                                adapters->Tend();
+                                                pool.SetFormats(ToProto(ServerFormats(*model, *adapters)));
+                                              },
+                                          .held = [&] { return model->sets().held(); }},
+                   &metrics);
+  stop.OnHangup([&artifact] { artifact->Poke(); });
+
   const char* signal = stop.Wait();
   ExitWithin(options.drain_timeout + options.handoff_timeout + kStopSlack);
   spdlog::info("{}: stopping, {} requests open", signal, sessions_open.load());
   draining = true;
   cache_events.End();
   DrainAndShutdown(*server, options.drain_timeout, timer);
+  artifact.reset();
   admin.reset();
   AwaitNone(
       "requests", [&] { return sessions_open.load(); }, absl::Seconds(5));

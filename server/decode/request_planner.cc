@@ -26,23 +26,24 @@ absl::Span<const int32_t> HandedOverPart(absl::Span<const int32_t> prompt, const
 
 // As MakePlan for the model, of whose cache the adapter takes what comes before it acts.
 absl::StatusOr<Plan> MakeBasePlan(const DecodeContext& context, const RequestAdapter& adapter,
-                                  absl::Span<const PlanTarget> targets, const PlanRequest& wanted,
-                                  const Predict& predict, const StoredHere& stored_here) {
+                                  const SequenceCodecs& codecs, absl::Span<const PlanTarget> targets,
+                                  const PlanRequest& wanted, const Predict& predict,
+                                  const StoredHere& stored_here) {
   const PlannerOptions& options = context.options->planner;
   PlanRequest request = wanted;
   if (adapter.begin > 0) {
     request.prompt_tokens =
         std::min<int64_t>(wanted.prompt_tokens, adapter.begin + options.recomputed_tail_tokens);
   }
-  return MakePlan(options, SequenceCodecs(context, adapter).Names(), targets, request, predict, stored_here);
+  return MakePlan(options, codecs.Names(), targets, request, predict, stored_here);
 }
 
 // As MakePlan, with the adapter's own formats and what calibration measured of them. A format that is forced and that
 // the server has, but not for this adapter, is as one that no prefill server has.
-absl::StatusOr<Plan> MakeAdapterPlan(const DecodeContext& context, const RequestAdapter& adapter,
+absl::StatusOr<Plan> MakeAdapterPlan(const DecodeContext& context, const SequenceCodecs& codecs,
                                      absl::Span<const PlanTarget> targets, const PlanRequest& wanted,
                                      const Predict& predict, const StoredHere& stored_here) {
-  const std::vector<std::string> names = SequenceCodecs(context, adapter).Names();
+  const std::vector<std::string> names = codecs.Names();
   const auto formats = ServerFormats(*context.model, *context.adapters);
   const bool lacks_forced = !wanted.format.empty() && !Contains(names, wanted.format) &&
                             std::any_of(formats.begin(), formats.end(),
@@ -50,7 +51,7 @@ absl::StatusOr<Plan> MakeAdapterPlan(const DecodeContext& context, const Request
   PlanRequest request = wanted;
   if (lacks_forced) request.format.clear();
   PlannerOptions options = context.options->planner;
-  options.losses = adapter.coded()->losses();
+  options.losses = codecs.losses();
   ALUDEL_ASSIGN_OR_RETURN(Plan plan, MakePlan(options, lacks_forced ? std::vector<std::string>{} : names,
                                               targets, request, predict, stored_here));
   const bool nothing = plan.reason == PlanReason::kNoTarget || plan.reason == PlanReason::kNoFormat;
@@ -88,7 +89,9 @@ int64_t RequestPlanner::CachedHere(absl::Span<const int32_t> prompt, const std::
 absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Span<const int32_t> prompt,
                                             const std::string& cache_salt, const RequestAdapter& adapter) {
   CostModel& costs = *context_.costs;
-  const std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
+  std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
+  codecs_.emplace(context_, adapter, targets, wanted.format);
+  codecs_->Narrow(&targets);
   whole_ = wanted.whole;
   const int64_t cached = whole_ ? 0 : CachedHere(prompt, cache_salt, adapter);
   const std::optional<double> local = costs.PredictLocal(wanted.prompt_tokens - cached);
@@ -98,7 +101,7 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
   const bool may_try = !context_.options->planner.hedged || BeginTrial();
   std::map<std::string, int64_t> stored;
   const auto stored_here = [&](const std::string& format) {
-    return stored[format] = KeptTokens(format, shipped, wanted.prompt_tokens, cache_salt, adapter);
+    return stored[format] = KeptTokens(format, shipped, wanted.prompt_tokens, cache_salt);
   };
   const auto predict = [&](std::optional<size_t> target, const std::string& format) -> Prediction {
     if (target == kOwnStore) {
@@ -109,16 +112,15 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
     }
     if (!target) return {local, may_try && costs.IsStale(kHere, "", now)};
     const PlanTarget& server = targets[*target];
-    return {PredictRemote(CostTarget(server), format, prompt, shipped, cache_salt, adapter),
+    return {PredictRemote(CostTarget(server), format, prompt, shipped, cache_salt),
             may_try && costs.IsStale(server.name, format, now)};
   };
   PlanRequest request = wanted;
   request.try_seconds = context_.trials->seconds();
-  const SequenceCodecs codecs(context_, adapter);
-  ALUDEL_ASSIGN_OR_RETURN(Plan plan,
-                          adapter.coded() == nullptr
-                              ? MakeBasePlan(context_, adapter, targets, request, predict, stored_here)
-                              : MakeAdapterPlan(context_, adapter, targets, request, predict, stored_here));
+  ALUDEL_ASSIGN_OR_RETURN(
+      Plan plan, adapter.coded() == nullptr
+                     ? MakeBasePlan(context_, adapter, *codecs_, targets, request, predict, stored_here)
+                     : MakeAdapterPlan(context_, *codecs_, targets, request, predict, stored_here));
   if (!plan.hedge_after) EndTrial();
   costs.Chosen(plan.remote() ? targets[plan.target].name : kHere, plan.format, now);
   if (!plan.framed()) {
@@ -127,31 +129,32 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
     return plan;
   }
   // The format's own recomputed tokens, beside what the operator wants computed here.
-  const TokenRange range = HandedOver(codecs.Find(plan.format)->spec(), wanted.prompt_tokens);
+  const TokenRange range = HandedOver(codecs_->Find(plan.format)->spec(), wanted.prompt_tokens);
   plan.handed_over_tokens = std::min(plan.handed_over_tokens, range.end);
   if (plan.handed_over_tokens <= range.begin) return Plan{.reason = PlanReason::kShortPrompt};
   if (!plan.remote()) return plan;
   stored_ = Stored(targets[plan.target].name, plan.format,
-                   prompt.first(static_cast<size_t>(plan.handed_over_tokens)), cache_salt, adapter);
+                   prompt.first(static_cast<size_t>(plan.handed_over_tokens)), cache_salt);
   return plan;
 }
 
-std::optional<double> RequestPlanner::PredictRemote(
-    const CostModel::Target& target, const std::string& format, absl::Span<const int32_t> prompt,
-    absl::Span<const int32_t> shipped, const std::string& cache_salt, const RequestAdapter& adapter) const {
+std::optional<double> RequestPlanner::PredictRemote(const CostModel::Target& target,
+                                                    const std::string& format,
+                                                    absl::Span<const int32_t> prompt,
+                                                    absl::Span<const int32_t> shipped,
+                                                    const std::string& cache_salt) const {
   std::optional<double> seconds = context_.costs->PredictRemote(
-      target, format, shipped, cache_salt, Stored(target.name, format, shipped, cache_salt, adapter));
+      target, format, shipped, cache_salt, Stored(target.name, format, shipped, cache_salt));
   const auto rest = static_cast<int64_t>(prompt.size() - shipped.size());
   if (seconds && rest > 1) *seconds += context_.costs->PredictLocal(rest).value_or(0);
   return seconds;
 }
 
 int64_t RequestPlanner::KeptTokens(const std::string& format, absl::Span<const int32_t> shipped,
-                                   int64_t prompt_tokens, const std::string& cache_salt,
-                                   const RequestAdapter& adapter) const {
+                                   int64_t prompt_tokens, const std::string& cache_salt) const {
   if (context_.codes == nullptr) return 0;
   const std::optional<absl::string_view> salt = context_.cache_epoch->OwnSalt(cache_salt);
-  const DecoderFactory* const codec = SequenceCodecs(context_, adapter).Find(format);
+  const DecoderFactory* const codec = codecs_->Find(format);
   if (!salt || codec == nullptr) return 0;
   const TokenRange range = HandedOver(codec->spec(), prompt_tokens);
   const auto all = static_cast<int64_t>(shipped.size());
@@ -166,11 +169,10 @@ int64_t RequestPlanner::KeptTokens(const std::string& format, absl::Span<const i
 
 std::optional<int64_t> RequestPlanner::Stored(const std::string& target, const std::string& format,
                                               absl::Span<const int32_t> shipped,
-                                              const std::string& cache_salt,
-                                              const RequestAdapter& adapter) const {
+                                              const std::string& cache_salt) const {
   if (context_.known_stores == nullptr) return std::nullopt;
   const std::optional<absl::string_view> salt = context_.cache_epoch->OwnSalt(cache_salt);
-  const DecoderFactory* const codec = SequenceCodecs(context_, adapter).Find(format);
+  const DecoderFactory* const codec = codecs_->Find(format);
   if (!salt || codec == nullptr) return std::nullopt;
   return context_.known_stores->StoredTokens(target, codec->spec(), *salt, shipped);
 }
@@ -184,8 +186,9 @@ std::vector<v1::PlanOption> RequestPlanner::Options(absl::Span<const int32_t> pr
   std::vector<v1::PlanOption> options(1);
   options[0].set_predicted_ttft(costs.PredictLocal(tokens - cached).value_or(0));
   const auto shipped = HandedOverPart(prompt, adapter);
-  const std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
-  for (const std::string& format : SequenceCodecs(context_, adapter).Names()) {
+  std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
+  codecs_->Narrow(&targets);
+  for (const std::string& format : codecs_->Names()) {
     std::optional<double> soonest;
     bool ready = false;
     for (const PlanTarget& target : targets) {
@@ -194,7 +197,7 @@ std::vector<v1::PlanOption> RequestPlanner::Options(absl::Span<const int32_t> pr
         continue;
       ready = true;
       const std::optional<double> ttft =
-          PredictRemote(CostTarget(target), format, prompt, shipped, cache_salt, adapter);
+          PredictRemote(CostTarget(target), format, prompt, shipped, cache_salt);
       if (ttft) soonest = std::min(*ttft, soonest.value_or(*ttft));
     }
     if (!ready) continue;
@@ -209,7 +212,7 @@ std::vector<v1::PlanOption> RequestPlanner::Options(absl::Span<const int32_t> pr
 int64_t RequestPlanner::CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt,
                                      const std::string& cache_salt, const RequestAdapter& adapter) const {
   const Engine& engine = context_.model->engine();
-  const CodecSpec& codec = SequenceCodecs(context_, adapter).Find(plan.format)->spec();
+  const CodecSpec& codec = codecs_->Find(plan.format)->spec();
   const int64_t cached = engine.CachedTokens(prompt, &codec, cache_salt, adapter.weights(), adapter.begin);
   const int64_t worth_asking =
       std::max<int64_t>(context_.options->planner.min_remote_tokens, engine.options().block_tokens);

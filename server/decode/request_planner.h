@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,8 @@ class RequestPlanner {
                        const RequestAdapter& adapter) const;
   // ResourceExhausted where the first token cannot come in time. `deadline` is one of MonotonicNow().
   absl::Status CheckDeadline(const Plan& plan, absl::Time deadline) const;
+  // What the plan's format is one of; after Choose.
+  const SequenceCodecs& codecs() const { return *codecs_; }
   // The plan is carried out.
   void Begin(const Plan& plan, int64_t prompt_tokens);
   // The first token is out, or the end of an answer without one: reports the plan's outcome to the cost model, and
@@ -58,20 +61,20 @@ class RequestPlanner {
   // Of a handoff of `shipped`, the prompt's beginning, and of computing the rest here.
   std::optional<double> PredictRemote(const CostModel::Target& target, const std::string& format,
                                       absl::Span<const int32_t> prompt, absl::Span<const int32_t> shipped,
-                                      const std::string& cache_salt, const RequestAdapter& adapter) const;
+                                      const std::string& cache_salt) const;
   // Of `shipped`, what the prefill server says that it has stored; nothing where it says nothing.
   std::optional<int64_t> Stored(const std::string& target, const std::string& format,
-                                absl::Span<const int32_t> shipped, const std::string& cache_salt,
-                                const RequestAdapter& adapter) const;
+                                absl::Span<const int32_t> shipped, const std::string& cache_salt) const;
   // Of `shipped`, what this server's own store can hand over in a format; all of it where the store has all that the
   // format hands over of a prompt of so many tokens.
   int64_t KeptTokens(const std::string& format, absl::Span<const int32_t> shipped, int64_t prompt_tokens,
-                     const std::string& cache_salt, const RequestAdapter& adapter) const;
+                     const std::string& cache_salt) const;
   // Of a handoff that local prefill beside it, or after its time was up, was sooner than. Null where what was cached
   // is not any more.
   void LearnOvertaken(const RequestTimeline::Started& started, const Handoff* handoff);
 
   const DecodeContext& context_;
+  std::optional<SequenceCodecs> codecs_;   // Choose's
   std::atomic<int64_t> local_tokens_{-1};  // of local prefill, that others wait for; -1: none runs
   std::atomic<bool> trial_{false};
   bool whole_ = false;  // all of the prompt is scored: slower than others, so that nothing is learned from it

@@ -20,6 +20,10 @@ const ArtifactDecoder* DecoderOf(const ArtifactFormat& format, const std::string
   return nullptr;
 }
 
+FrameKind KindOf(const ArtifactFormat& format) {
+  return format.kind == ArtifactKind::kAludel ? FrameKind::kAludel : FrameKind::kScd;
+}
+
 }  // namespace
 
 absl::StatusOr<AdapterCodecs> AdapterCodecs::Create(const CodecOptions& options, const Transformer* model) {
@@ -33,11 +37,13 @@ absl::StatusOr<AdapterCodecs> AdapterCodecs::Create(const CodecOptions& options,
   for (const ArtifactFormat& format : manifest.formats) {
     // As for the model itself: of packing video only what is named.
     const bool taken = wanted.empty() && std::find(video.begin(), video.end(), format.name) == video.end();
-    if (taken) codecs.formats_.push_back({format.name, format.encoder.sha256});
+    if (taken) codecs.formats_.push_back({format.name, format.encoder.sha256, KindOf(format)});
   }
   for (const std::string& name : wanted) {
     const absl::StatusOr<NamedFormat> named = FindNamed(manifest, name);  // not so: "raw", say
-    if (named.ok()) codecs.formats_.push_back({name, named->format->encoder.sha256});
+    if (named.ok()) {
+      codecs.formats_.push_back({name, named->format->encoder.sha256, KindOf(*named->format)});
+    }
   }
   return codecs;
 }
@@ -63,8 +69,8 @@ AdapterCodecs::Opened AdapterCodecs::Open(const std::string& adapter_hash) const
     }
     auto decoders = OpenDecoders(format.name, artifact_, *model_, adapter_hash);
     if (!decoders.ok()) {
-      spdlog::warn("format {} is not offered to adapter {}: {}", format.name, decoder->consumer,
-                   std::string(decoders.status().message()));
+      spdlog::error("format {} is not offered to adapter {}: {}", format.name, decoder->consumer,
+                    std::string(decoders.status().message()));
       continue;
     }
     opened.decoders.push_back(*std::move(decoders));

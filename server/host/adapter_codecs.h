@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/codec/codec.h"
+#include "runtime/codec/frame.h"
 #include "runtime/model/transformer.h"
 #include "server/config/model_options.h"
 
@@ -21,6 +22,10 @@ class AdapterCodecs {
   struct Format {
     std::string name;
     std::string encoder_hash;  // CodecSpec::artifact_hash
+    FrameKind kind = FrameKind::kRaw;
+
+    // What names its codes where they are stored.
+    CodecSpec Spec() const { return {.name = name, .artifact_hash = encoder_hash, .kind = kind}; }
   };
   // What one adapter has.
   struct Opened {
@@ -35,7 +40,7 @@ class AdapterCodecs {
   // Reads the artifact's manifest, if there is one. `model` must outlive it and what it opens.
   static absl::StatusOr<AdapterCodecs> Create(const CodecOptions& options, const Transformer* model);
 
-  // Those that an adapter may have: as they were when the server began, as prefill servers are asked for them.
+  // Those that an adapter may have: as they were when this was created, as prefill servers are asked for them.
   const std::vector<Format>& formats() const { return formats_; }
   const std::string& artifact() const { return artifact_; }
 

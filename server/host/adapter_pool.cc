@@ -32,7 +32,7 @@ AdapterPool::AdapterPool(Device* device, LoraWeights::Base base, int max_residen
     : device_(device),
       base_(std::move(base)),
       max_resident_(max_resident),
-      codecs_(std::move(codecs)),
+      codecs_(std::make_shared<const AdapterCodecs>(std::move(codecs))),
       thread_([this] { Loop(); }) {}
 
 AdapterPool::~AdapterPool() {
@@ -228,12 +228,23 @@ bool AdapterPool::MakeRoom(Work* work) {
 }
 
 void AdapterPool::Load(const EntryRef& entry) {
+  std::shared_ptr<const AdapterCodecs> codecs;
+  {
+    absl::MutexLock lock(&mutex_);
+    codecs = codecs_;
+  }
   absl::StatusOr<std::unique_ptr<ServedAdapter>> loaded =
-      ServedAdapter::Load(device_, entry->directory, base_, codecs_, entry->cache);
-  if (loaded.ok()) Announce(*entry, **loaded);
+      ServedAdapter::Load(device_, entry->directory, base_, *codecs, entry->cache);
+  if (loaded.ok()) Announce(*entry, **loaded, *codecs);
   std::vector<Ready> failed;
   {
     absl::MutexLock lock(&mutex_);
+    while (loaded.ok() && codecs != codecs_) {  // set meanwhile; nobody has the adapter yet
+      codecs = codecs_;
+      mutex_.Unlock();
+      (*loaded)->Follow(*codecs);
+      mutex_.Lock();
+    }
     dirty_ = true;
     ++loads_;
     if (loaded.ok()) {
@@ -260,22 +271,62 @@ void AdapterPool::Load(const EntryRef& entry) {
   for (const Ready& ready : failed) ready(loaded.status());
 }
 
-void AdapterPool::Announce(Entry& entry, const ServedAdapter& served) const {
-  if (codecs_.formats().empty() || std::exchange(entry.announced, true)) return;
+std::vector<AdapterCodecs::Format> AdapterPool::formats() const {
+  absl::MutexLock lock(&mutex_);
+  return codecs_->formats();
+}
+
+void AdapterPool::SetCodecs(AdapterCodecs codecs) {
+  const auto fresh = std::make_shared<const AdapterCodecs>(std::move(codecs));
+  std::vector<EntryRef> resident;
+  {
+    absl::MutexLock lock(&mutex_);
+    codecs_ = fresh;
+    resident = resident_;
+  }
+  for (const EntryRef& entry : resident) {
+    Handle adapter;  // one at a time stays: others may be evicted meanwhile
+    {
+      absl::MutexLock lock(&mutex_);
+      if (entry->served == nullptr) continue;
+      adapter = Take(entry);
+    }
+    std::shared_ptr<const AdapterCodecs::Opened> old = adapter->Follow(*fresh);
+    absl::MutexLock lock(&mutex_);
+    if (old != nullptr) retired_.push_back(std::move(old));
+  }
+}
+
+void AdapterPool::Tend() {
+  std::vector<std::shared_ptr<const AdapterCodecs::Opened>> unused;  // freed behind the lock
+  absl::MutexLock lock(&mutex_);
+  for (auto old = retired_.begin(); old != retired_.end();) {
+    if (old->use_count() > 1) {
+      ++old;
+      continue;
+    }
+    unused.push_back(std::move(*old));
+    old = retired_.erase(old);
+  }
+}
+
+void AdapterPool::Announce(Entry& entry, const ServedAdapter& served, const AdapterCodecs& codecs) const {
+  if (codecs.formats().empty() || std::exchange(entry.announced, true)) return;
   if (served.activated()) return;  // it has the base's codes
-  if (served.codecs().empty()) {
+  const auto opened = served.codecs();
+  if (opened->decoders.empty()) {
     spdlog::warn("adapter {}: {} has no decoder for it ({}); its prompts are prefilled here", entry.name,
-                 codecs_.artifact(), served.hash());
+                 codecs.artifact(), served.hash());
     return;
   }
   std::vector<std::string> names;
-  for (const auto& codec : served.codecs()) {
+  for (const auto& codec : opened->decoders) {
     std::string& name = names.emplace_back(codec->spec().name);
-    const auto shared = served.shared_decoders().find(name);
-    if (shared == served.shared_decoders().end()) continue;
-    const auto loss = served.losses().find(name);
+    const auto shared = opened->shared.find(name);
+    if (shared == opened->shared.end()) continue;
+    const auto loss = opened->losses.find(name);
     absl::StrAppend(&name, " by the decoder of ", shared->second);
-    if (loss != served.losses().end()) absl::StrAppendFormat(&name, " (measured loss %.4f)", loss->second);
+    if (loss != opened->losses.end()) absl::StrAppendFormat(&name, " (measured loss %.4f)", loss->second);
   }
   spdlog::info("adapter {}: its prompts may come as {}", entry.name, absl::StrJoin(names, ", "));
 }

@@ -82,7 +82,11 @@ class AdapterPool {
   Known known() const;
   AdapterStats stats() const;
   // Those that some adapters may have.
-  const std::vector<AdapterCodecs::Format>& formats() const { return codecs_.formats(); }
+  std::vector<AdapterCodecs::Format> formats() const;
+  // Adapters have the decoders of these from now on: those on the device at the end of the call. Not for an engine's thread.
+  void SetCodecs(AdapterCodecs codecs);
+  // Frees decoders from before that no request uses any more.
+  void Tend();
 
  private:
   struct Entry {
@@ -119,16 +123,17 @@ class AdapterPool {
   bool MakeRoom(Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Load(const EntryRef& entry);
   // Which formats it has, once.
-  void Announce(Entry& entry, const ServedAdapter& served) const;
+  void Announce(Entry& entry, const ServedAdapter& served, const AdapterCodecs& codecs) const;
   Handle Take(const EntryRef& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release(const EntryRef& entry);
 
   Device* const device_;
   const LoraWeights::Base base_;
   const int max_resident_;
-  const AdapterCodecs codecs_;
 
   mutable absl::Mutex mutex_;
+  std::shared_ptr<const AdapterCodecs> codecs_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<const AdapterCodecs::Opened>> retired_ ABSL_GUARDED_BY(mutex_);
   absl::CondVar changed_;
   std::map<std::string, EntryRef> known_ ABSL_GUARDED_BY(mutex_);
   std::vector<EntryRef> resident_ ABSL_GUARDED_BY(mutex_);

@@ -9,10 +9,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "kernels/open_device.h"
+#include "runtime/codec/artifact/artifact.h"
+#include "runtime/codec/artifact/artifact_versions.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/engine/engine_options.h"
 #include "runtime/engine/engine_stats.h"
+#include "runtime/kv/block_pool.h"
 #include "runtime/model/transformer_options.h"
 #include "runtime/status_macros.h"
 #include "server/handoff/frame_cipher.h"
@@ -64,50 +68,67 @@ std::string Machine(bool cpu) {
   return absl::StrJoin(models, ",");
 }
 
+absl::StatusOr<std::vector<std::string>> FormatsToOpen(const CodecOptions& options) {
+  if (!options.formats.empty()) return options.formats;
+  ALUDEL_ASSIGN_OR_RETURN(std::vector<std::string> formats, ListFormats(options.artifact));
+  // "raw" is always available and always last.
+  std::stable_partition(formats.begin(), formats.end(), [](const std::string& f) { return f != "raw"; });
+  return formats;
+}
+
 }  // namespace
 
-absl::Status ModelHost::Load(const ModelOptions& options, const CodecOptions& codec_options, OpenFormat open,
-                             const LoadProgress& progress) {
+absl::Status ModelHost::Load(const ModelOptions& options, const CodecOptions& codec_options,
+                             absl::FunctionRef<absl::Status()> open, const LoadProgress& progress) {
   // Small files first: a missing one is reported before gigabytes are loaded.
   ALUDEL_RETURN_IF_ERROR(ModelConfig::Load(options.directory).status());
   std::vector<std::string> warnings;
   ALUDEL_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(options.directory, &warnings));
   for (const std::string& warning : warnings) spdlog::warn("{}", warning);
-  std::vector<std::string> formats = codec_options.formats;
-  if (formats.empty()) {
-    ALUDEL_ASSIGN_OR_RETURN(formats, ListFormats(codec_options.artifact));
-    ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> video, ListVideoFormats(codec_options.artifact));
-    for (const std::string& format : video) {
-      spdlog::warn("format {} is not offered: it is of packing video, and codec.formats does not name it",
-                   format);
-    }
-    // "raw" is always available and always last.
-    std::stable_partition(formats.begin(), formats.end(), [](const std::string& f) { return f != "raw"; });
-  }
+  ALUDEL_RETURN_IF_ERROR(FormatsToOpen(codec_options).status());
 
   instructions_ = options.device.instructions;
   ALUDEL_ASSIGN_OR_RETURN(device_, OpenDevice(options.device));
   ALUDEL_ASSIGN_OR_RETURN(model_, LoadModel(device_.get(), options, progress));
-  ALUDEL_RETURN_IF_ERROR(OpenFormats(formats, codec_options, open));
+  ALUDEL_RETURN_IF_ERROR(open());
 
   EngineOptions engine = options.engine;
   if (options.kv_bytes > 0) {
-    const size_t block_bytes = model_->MakeKvLayout(1, engine.block_tokens, engine.kv_dtype).total_bytes();
-    engine.kv_blocks = static_cast<int64_t>(options.kv_bytes / block_bytes);
-    if (engine.kv_blocks == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("engine.kv_bytes: found ", options.kv_bytes,
-                                                     ", want at least one block of ", block_bytes, " bytes"));
+    const auto block_bytes =
+        static_cast<int64_t>(model_->MakeKvLayout(1, engine.block_tokens, engine.kv_dtype).total_bytes());
+    const int64_t padding = BlockPool::PaddingBlocks(device_.get());
+    engine.kv_blocks = static_cast<int64_t>(options.kv_bytes) / block_bytes - padding;
+    if (engine.kv_blocks < 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "engine.kv_bytes: found ", options.kv_bytes, ", want at least ", (1 + padding) * block_bytes,
+          ": a block of ", block_bytes, " bytes", padding > 0 ? " and one that fills decode steps up" : ""));
     }
   }
   ALUDEL_ASSIGN_OR_RETURN(prefill_samples_, WarmUp(*model_));
   const PrefillSample& longest = prefill_samples_.back();
   spdlog::info("warm: prefill of {} tokens took {:.1f} ms", longest.tokens, 1e3 * longest.seconds);
+  const auto start = std::chrono::steady_clock::now();
   ALUDEL_ASSIGN_OR_RETURN(engine_, Engine::Start(model_.get(), tokenizer_.get(), engine));
+  // No request has come yet: these are the warm-up's.
+  const ReplayStats replays = device_->replay_stats(model_->stream());
+  if (replays.eager > 0) {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    spdlog::info("warm: the cache and CUDA graphs of {} kinds of decode steps took {:.1f} s{}",
+                 replays.captured, seconds,
+                 replays.reason.empty() ? "" : absl::StrCat("; others have none: ", replays.reason));
+  }
   return absl::OkStatus();
 }
 
-absl::Status ModelHost::OpenFormats(const std::vector<std::string>& formats, const CodecOptions& options,
-                                    OpenFormat open) {
+absl::Status ModelHost::OpenFormats(const CodecOptions& options, OpenFormat open) const {
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> formats, FormatsToOpen(options));
+  if (options.formats.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> video, ListVideoFormats(options.artifact));
+    for (const std::string& format : video) {
+      spdlog::warn("format {} is not offered: it is of packing video, and codec.formats does not name it",
+                   format);
+    }
+  }
   // Where the list is the artifact's own, a format fitted to other consumers alone is no mistake; an artifact
   // of which nothing fits this model is, unless adapters over it may be what it is for.
   const bool named = !options.formats.empty();
@@ -125,14 +146,12 @@ absl::Status ModelHost::OpenFormats(const std::vector<std::string>& formats, con
   return any_fits || options.adapters ? absl::OkStatus() : refused;
 }
 
-absl::StatusOr<std::unique_ptr<AdapterPool>> ModelHost::MakeAdapterPool(const std::string& directory,
-                                                                        const CodecOptions& codecs,
-                                                                        int max_resident) const {
-  ALUDEL_ASSIGN_OR_RETURN(AdapterCodecs opener, AdapterCodecs::Create(codecs, model_.get()));
+std::unique_ptr<AdapterPool> ModelHost::MakeAdapterPool(const std::string& directory, AdapterCodecs codecs,
+                                                        int max_resident) const {
   return std::make_unique<AdapterPool>(
       device_.get(),
       LoraWeights::Base{directory, model_->hash(), model_->config(), model_->options().compute}, max_resident,
-      std::move(opener));
+      std::move(codecs));
 }
 
 v1::ModelIdentity ModelHost::Identity() const {
@@ -230,6 +249,46 @@ size_t ModelHost::HandoffWindow(const CodecSpec& codec, int64_t tokens, size_t w
 
 namespace {
 
+std::string LayoutOf(const ArtifactFormat& format) {
+  std::string layout = absl::StrCat(static_cast<int>(format.kind));
+  for (const ArtifactLayer& layer : format.layers) {
+    absl::StrAppend(&layout, " ", static_cast<int>(layer.mode), ",", layer.rank_k, ",", layer.rank_v, ",",
+                    layer.rank_h);
+  }
+  const AludelShape& shape = format.aludel;
+  absl::StrAppend(&layout, " ", shape.recomputed_layers, " ", shape.head_tokens, " ", shape.tail_tokens, " ",
+                  Name(shape.packing));
+  for (const AludelGroup& group : shape.groups) {
+    absl::StrAppend(&layout, " ", group.first_layer, ",", group.layers, ",", group.rank);
+  }
+  return layout;
+}
+
+// Peers tell versions apart by the hashes of their encoders: frames of one encoder are laid out in one way.
+absl::Status CheckLayouts(const ArtifactManifest& manifest, const ArtifactOrigin& origin,
+                          const ArtifactOrigin& offered) {
+  for (const auto& [key, layout] : origin.layouts) {
+    const auto there = offered.layouts.find(key);
+    if (there == offered.layouts.end() || there->second == layout) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("artifact ", manifest.directory, ", format and encoder ", key,
+                     ": frames are laid out otherwise than in ", offered.directory,
+                     ", which is in use; give the format another name"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ArtifactOrigin> OriginOf(const ArtifactManifest& manifest) {
+  const std::string& directory = manifest.directory;
+  ArtifactOrigin origin{.directory = directory, .producer_hash = manifest.producer_hash};
+  for (const ArtifactFormat& format : manifest.formats) {
+    origin.layouts[absl::StrCat(format.name, " ", format.encoder.sha256)] = LayoutOf(format);
+  }
+  origin.version = std::filesystem::path(std::string(absl::StripSuffix(directory, "/"))).filename();
+  ALUDEL_ASSIGN_OR_RETURN(origin.manifest_hash, HashManifest(directory));
+  return origin;
+}
+
 absl::StatusOr<std::unique_ptr<EncoderFactory>> OpenSide(const std::string& format,
                                                          const std::string& artifact,
                                                          const Transformer& model, const EncoderFactory*) {
@@ -248,10 +307,9 @@ template <typename Factory>
 absl::StatusOr<std::unique_ptr<CodecHost<Factory>>> CodecHost<Factory>::Load(
     const ModelOptions& options, const CodecOptions& codec_options, const LoadProgress& progress) {
   std::unique_ptr<CodecHost> host(new CodecHost);
-  const auto open = [&](const std::string& format, const Transformer& model) -> absl::Status {
-    ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<Factory> codec,
-                            OpenSide(format, codec_options.artifact, model, static_cast<Factory*>(nullptr)));
-    host->codecs_.push_back(std::move(codec));
+  const auto open = [&]() -> absl::Status {
+    ALUDEL_ASSIGN_OR_RETURN(auto set, host->OpenSet(codec_options));
+    host->sets_ = std::make_unique<CodecSets<Factory>>(std::move(set));
     return absl::OkStatus();
   };
   ALUDEL_RETURN_IF_ERROR(host->ModelHost::Load(options, codec_options, open, progress));
@@ -259,11 +317,42 @@ absl::StatusOr<std::unique_ptr<CodecHost<Factory>>> CodecHost<Factory>::Load(
 }
 
 template <typename Factory>
-const Factory* CodecHost<Factory>::FindCodec(absl::string_view name) const {
-  for (const auto& codec : codecs_) {
-    if (codec->spec().name == name) return codec.get();
+absl::StatusOr<std::shared_ptr<const CodecSet<Factory>>> CodecHost<Factory>::OpenSet(
+    const CodecOptions& options) const {
+  auto set = std::make_shared<CodecSet<Factory>>();
+  CodecOptions resolved = options;  // once: all formats are of one version
+  if (!options.artifact.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(options.artifact));
+    resolved.artifact = manifest.directory;
+    ALUDEL_ASSIGN_OR_RETURN(set->origin, OriginOf(manifest));
   }
-  return nullptr;
+  ALUDEL_RETURN_IF_ERROR(
+      OpenFormats(resolved, [&](const std::string& format, const Transformer& model) -> absl::Status {
+        ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<Factory> codec,
+                                OpenSide(format, resolved.artifact, model, static_cast<Factory*>(nullptr)));
+        set->codecs.push_back(std::move(codec));
+        return absl::OkStatus();
+      }));
+  return set;
+}
+
+template <typename Factory>
+absl::StatusOr<std::shared_ptr<const CodecSet<Factory>>> CodecHost<Factory>::OpenNext(
+    const CodecOptions& options) const {
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(options.artifact));
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactOrigin origin, OriginOf(manifest));
+  const auto offered = sets_->offered();
+  for (const auto& set : offered) {
+    if (set->origin.manifest_hash == origin.manifest_hash && set->origin.directory == origin.directory)
+      return set;
+  }
+  ALUDEL_RETURN_IF_ERROR(sets_->CheckRoom());
+  ALUDEL_RETURN_IF_ERROR(CheckProducer(manifest, offered.front()->origin.producer_hash));
+  for (const auto& set : offered) ALUDEL_RETURN_IF_ERROR(CheckLayouts(manifest, origin, set->origin));
+  ALUDEL_RETURN_IF_ERROR(VerifyArtifact(manifest));
+  CodecOptions next = options;
+  next.artifact = manifest.directory;
+  return OpenSet(next);
 }
 
 template class CodecHost<EncoderFactory>;

@@ -21,6 +21,7 @@
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "server/config/model_options.h"
 #include "server/host/adapter_pool.h"
+#include "server/host/codec_sets.h"
 #include "server/host/warm_up.h"
 #include "server/rpc/handoff_version.h"
 #include "transport/transport.h"
@@ -39,9 +40,12 @@ class ModelHost {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   // Adapters over this model, none known yet, with the decoders that `codecs` has for them. Must be gone before
   // this is, and the engine stopped before that.
-  absl::StatusOr<std::unique_ptr<AdapterPool>> MakeAdapterPool(const std::string& directory,
-                                                               const CodecOptions& codecs,
-                                                               int max_resident) const;
+  std::unique_ptr<AdapterPool> MakeAdapterPool(const std::string& directory, AdapterCodecs codecs,
+                                               int max_resident) const;
+  // The decoders that an artifact has for adapters over this model.
+  absl::StatusOr<AdapterCodecs> MakeAdapterCodecs(const CodecOptions& codecs) const {
+    return AdapterCodecs::Create(codecs, model_.get());
+  }
   // What prefill took when the model was warmed up.
   const std::vector<PrefillSample>& prefill_samples() const { return prefill_samples_; }
   // How this model is identified to peers.
@@ -82,14 +86,13 @@ class ModelHost {
   using OpenFormat = absl::FunctionRef<absl::Status(const std::string& format, const Transformer& model)>;
 
   ModelHost() = default;
-  // Once, before anything else.
-  absl::Status Load(const ModelOptions& options, const CodecOptions& codec_options, OpenFormat open,
-                    const LoadProgress& progress);
+  // Once, before anything else. `open` opens the codecs, when the model is there.
+  absl::Status Load(const ModelOptions& options, const CodecOptions& codec_options,
+                    absl::FunctionRef<absl::Status()> open, const LoadProgress& progress);
+  // Each format that the options name, or else that the artifact has.
+  absl::Status OpenFormats(const CodecOptions& options, OpenFormat open) const;
 
  private:
-  absl::Status OpenFormats(const std::vector<std::string>& formats, const CodecOptions& options,
-                           OpenFormat open);
-
   std::string instructions_;  // as they were asked for
   std::unique_ptr<Device> device_;
   std::unique_ptr<Transformer> model_;
@@ -113,14 +116,22 @@ class CodecHost final : public ModelHost {
   // The engine's sequences use the codecs.
   ~CodecHost() override { StopEngine(); }
 
-  const std::vector<std::unique_ptr<Factory>>& codecs() const { return codecs_; }
-  // Null for a format this server does not have.
-  const Factory* FindCodec(absl::string_view name) const;
+  CodecSets<Factory>& sets() { return *sets_; }
+  const CodecSets<Factory>& sets() const { return *sets_; }
+  // Of the current set.
+  std::shared_ptr<const CodecSet<Factory>> codecs() const { return sets_->current(); }
+
+  // Opens what the artifact's location leads to by now, beside what there is; any thread may call it while the model
+  // computes. The one of an offered set is not read again. Of another, every file of both sides is read and held against
+  // its hash: an error names what is wrong, or which model the artifact is for.
+  absl::StatusOr<std::shared_ptr<const CodecSet<Factory>>> OpenNext(const CodecOptions& options) const;
 
  private:
   CodecHost() = default;
 
-  std::vector<std::unique_ptr<Factory>> codecs_;
+  absl::StatusOr<std::shared_ptr<const CodecSet<Factory>>> OpenSet(const CodecOptions& options) const;
+
+  std::unique_ptr<CodecSets<Factory>> sets_;
 };
 
 // A prefill server has no decoders, and a decode server no encoders.

@@ -1,6 +1,7 @@
 #include "server/host/served_adapter.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/model/adapters/lora_adapter.h"
@@ -81,6 +82,13 @@ absl::StatusOr<ServedAdapter::Identity> ServedAdapter::Check(const std::string& 
   ALUDEL_RETURN_IF_ERROR(CheckKind(*adapter, cache, base.config.layers));
   return Identity{.hash = HashAdapted(*adapter, base.hash),
                   .activated = cache != CacheOf::kAdapter || !adapter->config().invocation().empty()};
+}
+
+std::shared_ptr<const AdapterCodecs::Opened> ServedAdapter::Follow(const AdapterCodecs& codecs) const {
+  if (cache_ != CacheOf::kAdapter) return nullptr;
+  auto opened = std::make_shared<const AdapterCodecs::Opened>(codecs.Open(hash()));
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(codecs_, std::move(opened));
 }
 
 std::optional<int64_t> ServedAdapter::ActsFrom(absl::Span<const int32_t> prompt) const {

@@ -8,8 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "kernels/device.h"
 #include "runtime/codec/codec.h"
@@ -30,8 +32,8 @@ absl::StatusOr<CacheOf> ReadCacheOf(absl::string_view name);
 // ReadCacheOf's name of it.
 absl::string_view Name(CacheOf cache);
 
-// An adapter on the device beside its base, with the decoders that codes become its cache by. Immutable
-// and thread-safe.
+// An adapter on the device beside its base, with the decoders that codes become its cache by. Immutable but for those,
+// which change with the base's artifact. Thread-safe.
 class ServedAdapter {
  public:
   // As LoraWeights::Load; Aborted where the files change meanwhile. `codecs` must outlive the call, what it opens from
@@ -63,12 +65,13 @@ class ServedAdapter {
   // that; of an activated adapter the one that the last occurrence of its invocation begins with. Nothing where that does
   // not occur: the base alone answers.
   std::optional<int64_t> ActsFrom(absl::Span<const int32_t> prompt) const;
-  // Wire formats, best first; empty: its prompts can only be prefilled where they are decoded.
-  const std::vector<std::unique_ptr<DecoderFactory>>& codecs() const { return codecs_.decoders; }
-  // AdapterCodecs::Opened::shared.
-  const std::map<std::string, std::string>& shared_decoders() const { return codecs_.shared; }
-  // PlannerOptions::losses.
-  const std::map<std::string, double>& losses() const { return codecs_.losses; }
+  // Its decoders, never null; without any its prompts can only be prefilled where they are decoded. Who uses one holds them.
+  std::shared_ptr<const AdapterCodecs::Opened> codecs() const {
+    absl::MutexLock lock(&mutex_);
+    return codecs_;
+  }
+  // Opens those of another artifact in their place. Returns the old ones, which may be in use. Null: it takes none.
+  std::shared_ptr<const AdapterCodecs::Opened> Follow(const AdapterCodecs& codecs) const;
 
  private:
   ServedAdapter(std::unique_ptr<LoraWeights> weights, std::vector<int32_t> invocation, CacheOf cache,
@@ -76,12 +79,13 @@ class ServedAdapter {
       : weights_(std::move(weights)),
         invocation_(std::move(invocation)),
         cache_(cache),
-        codecs_(std::move(codecs)) {}
+        codecs_(std::make_shared<const AdapterCodecs::Opened>(std::move(codecs))) {}
 
   const std::unique_ptr<LoraWeights> weights_;
   const std::vector<int32_t> invocation_;  // empty: it acts on every token
   const CacheOf cache_;
-  const AdapterCodecs::Opened codecs_;
+  mutable absl::Mutex mutex_;
+  mutable std::shared_ptr<const AdapterCodecs::Opened> codecs_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace aludel

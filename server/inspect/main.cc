@@ -6,6 +6,8 @@
 #include <string>
 
 #include "runtime/codec/artifact/artifact.h"
+#include "runtime/codec/artifact/artifact_versions.h"
+#include "runtime/inspect/artifact_command.h"
 #include "runtime/inspect/inspect_adapter.h"
 #include "runtime/inspect/inspect_artifact.h"
 #include "runtime/inspect/inspect_model.h"
@@ -30,6 +32,7 @@ constexpr char kUsage[] =
   aludel-inspect ADAPTER                                 what a LoRA adapter (PEFT) updates
   aludel-inspect CODEC                                   an artifact's formats, layer by layer, and its models
   aludel-inspect PRODUCER CONSUMER --codec CODEC         whether the artifact was made for this pair
+  aludel-inspect artifact list DIR                       versions of an artifact: also publish, rollback (--help)
   aludel-inspect store DIR                               what a prefix store keeps on disk, its checksums verified
   aludel-inspect size --model MODEL --trace FILE ...     how many servers that needs (aludel-inspect size --help)
 
@@ -40,6 +43,7 @@ problems are listed), 2 for a mistake on the command line or a directory that ca
 
 constexpr char kStore[] = "store";
 constexpr char kSize[] = "size";
+constexpr char kArtifact[] = "artifact";
 constexpr int kProblems = 1;
 constexpr int kMistake = 2;
 
@@ -57,7 +61,7 @@ bool Holds(const std::string& directory, const char* file) {
 absl::StatusOr<ordered_json> Inspect(const Request& request) {
   if (request.directories.size() == 1) {
     const std::string& directory = request.directories[0];
-    if (Holds(directory, kArtifactManifest)) return InspectArtifact(directory);
+    if (Holds(directory, kArtifactManifest) || VersionsOf(directory)) return InspectArtifact(directory);
     if (Holds(directory, kAdapterConfigFile) && !Holds(directory, "config.json")) {
       return InspectAdapter(directory);
     }
@@ -80,6 +84,10 @@ absl::StatusOr<ordered_json> Inspect(const Request& request) {
 absl::StatusOr<int> Run(int argc, char** argv) {
   if (argc > 1 && std::string(argv[1]) == kSize) {
     ALUDEL_RETURN_IF_ERROR(SizeCommand(argc - 1, argv + 1));
+    return 0;
+  }
+  if (argc > 1 && std::string(argv[1]) == kArtifact) {
+    ALUDEL_RETURN_IF_ERROR(ArtifactCommand(argc - 1, argv + 1));
     return 0;
   }
   Request request;

@@ -18,6 +18,7 @@
 #include "server/handoff/handoff_metrics.h"
 #include "server/handoff/random.h"
 #include "server/host/arena_room.h"
+#include "server/host/artifact_watch.h"
 #include "server/host/device_watch.h"
 #include "server/host/engine_metrics.h"
 #include "server/host/loading.h"
@@ -65,7 +66,7 @@ proto/aludel/v1/config.proto:
   admin_listen: "127.0.0.1:7101"  # HTTP /metrics /health /ready
   engine { directory: "deploy/demo/base" }
 
-SIGTERM or SIGINT stops it gently, a second one at once.)";
+SIGHUP looks at once whether its artifact was switched. SIGTERM or SIGINT stops it gently, a second one at once.)";
 
 // Nothing arrives at a prefill server over the data plane.
 class RefuseAll : public MessageHandler {
@@ -82,13 +83,22 @@ std::string ProducerName(const PrefillHost& model, const ModelOptions& options) 
                       " weights=", static_cast<int>(options.transformer.weight_format()));
 }
 
+void WarnOfShortage(const PrefillHost& model, const CodecSet<EncoderFactory>& set, const FrameArena& arena,
+                    const PrefillOptions& options) {
+  for (const auto& codec : set.codecs) {
+    const std::string shortage = ArenaShortage(model, codec->spec(), "send_arena_bytes", arena.bytes_total(),
+                                               options.handoff_window_bytes);
+    if (!shortage.empty()) spdlog::warn("{}", shortage);
+  }
+}
+
 absl::StatusOr<PrefixStore::Options> ToStoreOptions(const PrefillOptions& options, const PrefillHost& model,
                                                     const PrefillLoad& load, StoreWatcher* watcher) {
   ALUDEL_ASSIGN_OR_RETURN(PrefixStore::Options store, ReadStoreOptions(options.store));
   store.producer = ProducerName(model, options.model);
   store.prefill_tokens_per_second = [&load] { return load.tokens_per_second(); };
   store.watcher = watcher;
-  for (const auto& codec : model.codecs()) AddEncoder(codec->spec(), &store);
+  for (const auto& codec : model.codecs()->codecs) AddEncoder(codec->spec(), &store);
   return store;
 }
 
@@ -110,11 +120,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                           OpenTransport(options.transport, &refuse_all));
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<FrameArena> arena,
                           FrameArena::Create(transport.get(), options.send_arena_bytes));
-  for (const auto& codec : model->codecs()) {
-    const std::string shortage = ArenaShortage(*model, codec->spec(), "send_arena_bytes",
-                                               arena->bytes_total(), options.handoff_window_bytes);
-    if (!shortage.empty()) spdlog::warn("{}", shortage);
-  }
+  WarnOfShortage(*model, *model->codecs(), *arena, options);
   const std::unique_ptr<PinnedMemory> pinned = model->PinFrames(arena->memory(), *transport);
   ALUDEL_ASSIGN_OR_RETURN(const AddressKind address_kind, AddressKindOf(options.transport.kind));
   ConnectionCache connections(transport.get(), address_kind, options.max_channels, options.connect_timeout);
@@ -156,12 +162,10 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
     return lost.ok() ? watchdog.status() : lost;
   };
   const auto ready = [&] { return draining ? absl::UnavailableError("draining") : health(); };
-  ALUDEL_ASSIGN_OR_RETURN(const OperatorApi operator_api,
-                          OperatorApi::Make(options.store.control_token_sha256, &store,
-                                            [&](absl::string_view name) -> const CodecSpec* {
-                                              const EncoderFactory* const codec = model->FindCodec(name);
-                                              return codec == nullptr ? nullptr : &codec->spec();
-                                            }));
+  ALUDEL_ASSIGN_OR_RETURN(
+      const OperatorApi operator_api,
+      OperatorApi::Make(options.store.control_token_sha256, &store,
+                        [&](absl::string_view name) { return model->sets().FindSpec(name); }));
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {
     AdminServer::Checks checks{.health = health, .ready = ready};
@@ -199,12 +203,30 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   spdlog::info("serving the cache of {} on {}, admin on {}", options.model.directory, options.listen,
                admin == nullptr ? "nothing" : options.admin_listen);
 
+  std::optional<ArtifactWatch> artifact;
+  artifact.emplace(
+      ArtifactWatch::Options{.location = options.codec.artifact,
+                             .interval = options.codec.reload_interval,
+                             .origin = model->codecs()->origin,
+                             .load = [&]() -> absl::StatusOr<ArtifactOrigin> {
+                               ALUDEL_ASSIGN_OR_RETURN(const auto next, model->OpenNext(options.codec));
+                               WarnOfShortage(*model, *next, *arena, options);
+                               for (const auto& codec : next->codecs) store.AddCuts({CutOf(codec->spec())});
+                               ALUDEL_RETURN_IF_ERROR(model->sets().Switch(next, MonotonicNow()));
+                               return next->origin;
+                             },
+                             .tend = [&] { model->sets().Tend(MonotonicNow(), options.codec.keep_previous); },
+                             .held = [&] { return model->sets().held(); }},
+      &metrics);
+  stop.OnHangup([&artifact] { artifact->Poke(); });
+
   const char* signal = stop.Wait();
   ExitWithin(options.drain_timeout + kStopSlack);
   spdlog::info("{}: stopping, {} runs open", signal, runs_open.load());
   draining = true;
   cache_events.End();
   DrainAndShutdown(*server, options.drain_timeout, timer);
+  artifact.reset();
   admin.reset();
   watchdog.Stop();
   model->StopEngine();

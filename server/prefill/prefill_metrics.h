@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "absl/synchronization/mutex.h"
+#include "runtime/codec/video/video_coder.h"
 #include "server/handoff/handoff_metrics.h"
 #include "server/observe/metrics.h"
 
@@ -22,9 +24,14 @@ class PrefillMetrics {
   const HandoffMetrics handoffs;
 
   void CountStall(Stall stall) const;
+  // `failures` is a snapshot of those of this process. The log tells of the first.
+  void SetVideoFailures(const VideoFailures& failures) const;
 
  private:
   const CounterFamily stalls_;
+  const CounterFamily video_failures_;
+  mutable absl::Mutex mutex_;
+  mutable int64_t video_failures_seen_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace aludel

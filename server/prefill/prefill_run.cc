@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/codec/video/video_coder.h"
 #include "runtime/status_macros.h"
 #include "server/handoff/frame_cipher.h"
 #include "server/handoff/frame_ring.h"
@@ -45,9 +46,10 @@ PrefillRun::~PrefillRun() {
 void PrefillRun::SetLoad(int64_t tokens) { context_.load->Change(tokens - load_.exchange(tokens)); }
 
 absl::Status PrefillRun::Admit(const v1::RunRequest& request) {
-  ALUDEL_ASSIGN_OR_RETURN(spec_, ReadRunRequest(request, [this](absl::string_view name) {
-                            return context_.model->FindCodec(name);
-                          }));
+  ALUDEL_ASSIGN_OR_RETURN(
+      spec_, ReadRunRequest(request, [this](absl::string_view name, absl::string_view artifact_hash) {
+        return context_.model->sets().Find(name, artifact_hash, MonotonicNow());
+      }));
   salt_ = context_.cache_epoch->Salt(spec_.cache_salt);
   const PrefillLoad& load = *context_.load;
   const int64_t waiting = load.waiting_tokens();
@@ -231,13 +233,14 @@ void PrefillRun::Compute(PrefixFeed::Sent sent) {
       context_.model->engine().Prefill({.prompt = spec_.prompt,
                                         .token_end = static_cast<int64_t>(spec_.prompt.size()),
                                         .deadline = ToSteadyTime(deadline_),
-                                        .codec = spec_.codec,
+                                        .codec = spec_.codec.get(),
                                         .sink = recorder.get(),
                                         .encode_begin = sent.end.tokens,
                                         .has_room = std::move(has_room),
                                         .step_tokens = window_.step_tokens,
                                         .cache_salt = salt_,
-                                        .keep_prefix = !spec_.no_store},
+                                        .keep_prefix = !spec_.no_store,
+                                        .codec_owner = spec_.codec},
                                        shared_from_this());
   if (!sequence.ok()) return OnDone(sequence.status(), {});
   absl::Status stopped;
@@ -359,6 +362,7 @@ void PrefillRun::End(const absl::Status& status, const KvSender::Outcome& outcom
     stream_->Push(std::move(event));
   }
   context_.metrics->handoffs.CountHandoff("sent", StatusName(ended.code), ended.seconds);
+  context_.metrics->SetVideoFailures(GetVideoFailures());
   spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
               "request={} run ended: {} ({} frames, {} bytes, {:.3f} s)", spec_.request_id, status.ToString(),
               outcome.frames, outcome.frame_bytes, ended.seconds);

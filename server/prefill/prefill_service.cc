@@ -1,6 +1,9 @@
 #include "server/prefill/prefill_service.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/handoff/caller_identity.h"
@@ -49,10 +52,15 @@ grpc::ServerUnaryReactor* PrefillService::Describe(grpc::CallbackServerContext* 
   *response->mutable_model() = context_.model->Identity();
   response->set_epoch(epoch_);
   response->set_site(context_.options->site);
-  for (const auto& codec : context_.model->codecs()) {
-    v1::WireFormat* format = response->add_formats();
-    format->set_name(codec->spec().name);
-    format->set_artifact_hash(codec->spec().artifact_hash);
+  std::set<std::pair<std::string, std::string>> offered;
+  for (const auto& set : context_.model->sets().offered()) {
+    for (const auto& codec : set->codecs) {
+      const CodecSpec& spec = codec->spec();
+      if (!offered.emplace(spec.name, spec.artifact_hash).second) continue;
+      v1::WireFormat* format = response->add_formats();
+      format->set_name(spec.name);
+      format->set_artifact_hash(spec.artifact_hash);
+    }
   }
   if (!receiver->empty()) {
     context_.connections->Get(*receiver, MonotonicNow() + context_.options->connect_timeout,

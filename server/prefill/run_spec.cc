@@ -9,8 +9,7 @@
 
 namespace aludel {
 
-absl::StatusOr<RunSpec> ReadRunRequest(
-    const v1::RunRequest& request, absl::FunctionRef<const EncoderFactory*(absl::string_view)> find_codec) {
+absl::StatusOr<RunSpec> ReadRunRequest(const v1::RunRequest& request, FindEncoders find_codec) {
   ALUDEL_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   ALUDEL_RETURN_IF_ERROR(CheckCacheSalt(request.cache_salt()));
   if (request.has_workflow()) ALUDEL_RETURN_IF_ERROR(CheckWorkflow(request.workflow()));
@@ -22,7 +21,7 @@ absl::StatusOr<RunSpec> ReadRunRequest(
   }
   if (request.prompt().empty())
     return absl::InvalidArgumentError("prompt: found no tokens, want at least one");
-  spec.codec = find_codec(ticket.format().name());
+  spec.codec = find_codec(ticket.format().name(), ticket.format().artifact_hash());
   if (spec.codec == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("ticket.format: \"", Quotable(ticket.format().name()),
                                                       "\" is not a format of this server"));

@@ -29,15 +29,16 @@ struct RunSpec {
   bool frame_times = false;  // the caller wants to know when each frame was sent
   TicketId ticket = {};
   uint64_t epoch = 0;
-  const EncoderFactory* codec = nullptr;
+  std::shared_ptr<const EncoderFactory> codec;
   std::optional<uint64_t> credit;       // at the beginning; none: the receiver has room for everything
   uint64_t receiver_window_bytes = 0;   // with a credit
   std::unique_ptr<FrameCipher> cipher;  // until the sender takes it; null: frames travel in the clear
 };
 
 // InvalidArgument for what no server accepts, FailedPrecondition for a format that this one does not have.
-// `find_codec` gives null for an unknown name.
-absl::StatusOr<RunSpec> ReadRunRequest(
-    const v1::RunRequest& request, absl::FunctionRef<const EncoderFactory*(absl::string_view)> find_codec);
+// `find_codec` gives null for an unknown name, and a codec of another hash where it has none of this one.
+using FindEncoders = absl::FunctionRef<std::shared_ptr<const EncoderFactory>(
+    absl::string_view name, absl::string_view artifact_hash)>;
+absl::StatusOr<RunSpec> ReadRunRequest(const v1::RunRequest& request, FindEncoders find_codec);
 
 }  // namespace aludel

@@ -28,8 +28,8 @@ std::string Fingerprint(const std::vector<std::string>& files) {
 
 }  // namespace
 
-Reloader::Reloader(std::vector<Watched> watched, absl::Duration interval)
-    : watched_(std::move(watched)), interval_(interval) {
+Reloader::Reloader(std::vector<Watched> watched, absl::Duration interval, std::function<void()> tend)
+    : watched_(std::move(watched)), interval_(interval), tend_(std::move(tend)) {
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -74,6 +74,11 @@ void Reloader::Loop() {
         spdlog::error("not reloaded, the old state stays: {}", std::string(status.message()));
       }
     }
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (stopping_) return;
+    }
+    if (tend_ != nullptr) tend_();
   }
 }
 

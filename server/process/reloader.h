@@ -22,7 +22,8 @@ class Reloader {
     std::vector<std::string> files;
     std::function<absl::Status()> reload;
   };
-  Reloader(std::vector<Watched> watched, absl::Duration interval);
+  // `tend`, where it is set, is called at every look, behind reloads.
+  Reloader(std::vector<Watched> watched, absl::Duration interval, std::function<void()> tend = nullptr);
   ~Reloader();
 
   void Poke();
@@ -32,6 +33,7 @@ class Reloader {
 
   const std::vector<Watched> watched_;
   const absl::Duration interval_;
+  const std::function<void()> tend_;
   std::mutex mutex_;  // as in Timer; guards what follows
   std::condition_variable wake_;
   bool poked_ = false;

@@ -106,9 +106,13 @@ double MemoryOrder::Family::Share(int planes, double now) const {
   return all > 0 ? served / all : 0;
 }
 
-MemoryOrder::MemoryOrder(const std::vector<Cut>& cuts) {
+MemoryOrder::MemoryOrder(const std::vector<Cut>& cuts) { AddCuts(cuts); }
+
+void MemoryOrder::AddCuts(const std::vector<Cut>& cuts) {
   for (const Cut& cut : cuts) {
-    if (cut.planes > 0) families_[cut.encoder].cuts.push_back(cut.planes);
+    if (cut.planes == 0) continue;
+    std::vector<uint8_t>& known = families_[cut.encoder].cuts;
+    if (std::find(known.begin(), known.end(), cut.planes) == known.end()) known.push_back(cut.planes);
   }
   for (auto& [encoder, family] : families_) std::sort(family.cuts.rbegin(), family.cuts.rend());
 }

@@ -80,6 +80,8 @@ class MemoryOrder {
   static double Now() { return Seconds(MonotonicNow()); }
 
   explicit MemoryOrder(const std::vector<Cut>& cuts);
+  // Cuts of encoders that have come since; those that are known stay.
+  void AddCuts(const std::vector<Cut>& cuts);
 
   // A request for so many planes (Serves) asked for the chunk, which may be in memory or not.
   void Used(Node* node, uint8_t wanted, double now);

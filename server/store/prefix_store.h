@@ -157,6 +157,11 @@ class PrefixStore {
   void Load(
       const StoredChunk& chunk, absl::Span<const int32_t> prompt, std::function<void(StoredFrames)> done,
       std::function<bool()> wanted = [] { return true; });
+  // Of encoders that this server has had since: Options::cuts.
+  void AddCuts(const std::vector<MemoryOrder::Cut>& cuts) {
+    absl::MutexLock lock(&mutex_);
+    utility_.AddCuts(cuts);
+  }
   // A read took so long that it is not waited for. After several in a row the disk is not looked into for a while.
   void CountLateRead();
   // Stores what an encoder made of prompt tokens [at->tokens, end), and moves `at` there. False where nothing is kept,

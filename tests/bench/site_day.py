@@ -69,8 +69,8 @@ class Measured:
 
 def make_day(seconds: float, peak: float, median: float, seed: int) -> List[Arrival]:
     """`peak`: tokens a second at noon."""
-    draw = random.Random(seed)
-    mean = statistics.mean(length(random.Random(seed + 1), median) for _ in range(1000))
+    draw, others = random.Random(seed), random.Random(seed + 1)
+    mean = statistics.mean(length(others, median) for _ in range(1000))
     arrivals, now = [], 0.0
     while True:
         curve = (1 - math.cos(2 * math.pi * now / seconds)) / 2

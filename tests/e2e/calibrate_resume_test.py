@@ -1,5 +1,5 @@
-"""aludel-calibrate is killed at random points, and at ones just behind a new intermediate file, and started again until it
-is done. Its artifact must have the bytes of one that nobody disturbed.
+"""aludel-calibrate is killed behind its checkpoints and at random points, and started again until it is done. Its artifact
+must have the bytes of one that nobody disturbed, and what a killed run has finished must not be computed again.
 """
 
 import argparse
@@ -11,20 +11,43 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, List, Tuple
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = 8
+KILLS = 3  # at random points, beside those behind checkpoints
+# A network for each of two consumers; then the passes that tune them, each of which writes one file anew.
+CHECKPOINTS = [".training", ".training", ".tuned", ".tuned", ".tuned"]
+SECONDS = 240  # that no run takes
 
 
-def command(binary: Path, out: Path, more: List[str]) -> List[str]:
+def command(binary: Path, out: Path, tuning: Path, more: List[str]) -> List[str]:
     return [str(binary), "--producer", "deploy/demo/base", "--consumer", "deploy/demo/chat", "--consumer", "deploy/demo/base+deploy/demo/json",
             "--data", "deploy/demo/calibration.jsonl", "--out", str(out), "--prompts", "20", "--recomputed-layers", "5", "--bytes-per-token", "32",
-            "--sensitivity-prompts", "4", "--steps", "100", "--tuning", "1", "--threads", "1", *more]
+            "--sensitivity-prompts", "4", "--steps", "100", "--tuning", "2", "--tuning-data", str(tuning), "--threads", "1", *more]
 
 
 def hashes(folder: Path) -> Dict[str, str]:
     return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def whole_files(work: Path) -> Dict[str, Tuple[int, int]]:
+    """What a run leaves for the next, by its name: what it writes anew is another file with another inode or time."""
+    found = {}
+    for file in work.glob("*") if work.exists() else []:
+        try:
+            status = file.stat()
+        except FileNotFoundError:  # it has just got its name
+            continue
+        if file.is_file() and not file.name.endswith(".partial"):
+            found[file.name] = (status.st_ino, status.st_mtime_ns)
+    return found
+
+
+def kept(before: Dict[str, Tuple[int, int]], after: Dict[str, Tuple[int, int]]) -> None:
+    """Tuning goes on in its file; whatever else was whole is used as it is."""
+    for name, file in before.items():
+        if not name.endswith(".tuned"):
+            assert after.get(name) == file, f"{name} was made again: {file}, {after.get(name)}"
 
 
 def kill(process: subprocess.Popen) -> None:
@@ -32,13 +55,15 @@ def kill(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def behind_a_file(process: subprocess.Popen, work: Path, known: set, within: float) -> None:
-    """Until a file that is not in `known` has begun or is whole."""
-    end = time.monotonic() + within
+def behind(process: subprocess.Popen, work: Path, kind: str) -> bool:
+    """Waits until a new file of this kind is whole; False where the run ends before."""
+    known = {item for item in whole_files(work).items() if item[0].endswith(kind)}
+    end = time.monotonic() + SECONDS
     while time.monotonic() < end and process.poll() is None:
-        if work.exists() and {str(file) for file in work.rglob("*") if file.is_file()} - known:
-            return
+        if {item for item in whole_files(work).items() if item[0].endswith(kind)} - known:
+            return True
         time.sleep(0.01)
+    return False
 
 
 def main() -> None:
@@ -52,35 +77,60 @@ def main() -> None:
     binary = args.bin / "aludel-calibrate"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        tuning = folder / "tuning.jsonl"
+        tuning.write_text("".join((ROOT / "deploy/demo/calibration.jsonl").read_text().splitlines(keepends=True)[30:34]))
+        out, work = folder / "killed", folder / "killed.work"
+
+        def run(to: Path, *more: str) -> None:
+            subprocess.run(command(binary, to, tuning, list(more)), cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+        def start() -> subprocess.Popen:
+            return subprocess.Popen(command(binary, out, tuning, []), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
         begin = time.monotonic()
-        subprocess.run(command(binary, folder / "whole", []), cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        run(folder / "whole")
         took = time.monotonic() - begin
         wanted = hashes(folder / "whole")
         assert any(file.endswith(".safetensors") for file in wanted), wanted
-        out, work = folder / "killed", folder / "killed.work"
+
+        for kind in CHECKPOINTS:
+            before = whole_files(work)
+            process = start()
+            assert behind(process, work, kind), f"no new {kind}: {before}, exit status {process.poll()}"
+            kill(process)
+            kept(before, whole_files(work))
+            assert not out.exists(), "half an artifact"
+
         killed = 0
-        for attempt in range(args.kills):
-            known = {str(file) for file in work.rglob("*") if file.is_file()} if work.exists() else set()
-            process = subprocess.Popen(command(binary, out, []), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            if attempt % 2 == 0:
-                behind_a_file(process, work, known, took)
-                time.sleep(rng.random() * 0.1)
-            else:
-                time.sleep(rng.random() * took)
+        for _ in range(args.kills):
+            before = whole_files(work)
+            process = start()
+            time.sleep(rng.random() * took)
             if process.poll() is not None:
                 assert process.returncode == 0, process.returncode
                 break
             kill(process)
             killed += 1
             assert not out.exists() or hashes(out) == wanted, "half an artifact"
-        assert killed > 0, "it was too fast to be killed"
-        subprocess.run(command(binary, out, []), cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            if not out.exists():  # else it may have begun to remove them
+                kept(before, whole_files(work))
+
+        run(out, "--keep-work")
+        assert hashes(out) == wanted, (hashes(out), wanted)
+        done = whole_files(work)
+        for kind, files in ((".training", 2), (".tuned", 1)):
+            assert sum(name.endswith(kind) for name in done) == files, done
+        # All of it is found again: nothing is made anew, the tuning not either.
+        run(out, "--keep-work")
+        assert hashes(out) == wanted, (hashes(out), wanted)
+        assert whole_files(work) == done, (whole_files(work), done)
+        run(out)
         assert hashes(out) == wanted, (hashes(out), wanted)
         assert not work.exists(), "intermediate files are removed in the end"
         # Beside the artifact and its report only what a kill in the middle of writing the artifact leaves.
         left = sorted(one for one in os.listdir(folder) if ".partial-" not in one)
-        assert left == ["killed", "killed.report", "whole", "whole.report"], left
-        print(f"{killed} kills; undisturbed {took:.1f} s")
+        assert left == ["killed", "killed.report", "tuning.jsonl", "whole", "whole.report"], left
+        print(f"{len(CHECKPOINTS)} kills behind checkpoints, {killed} at random points; undisturbed {took:.1f} s")
 
 
 if __name__ == "__main__":

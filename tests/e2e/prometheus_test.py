@@ -148,9 +148,9 @@ def check_rules(prometheus: Prometheus) -> None:
         time.sleep(0.2)
 
 
-# Nothing is checked in the shadow, no traces are exported, no request has to wait, no run stalls, and no site has a limit.
+# Nothing is checked in the shadow, no traces are exported, no request has to wait, no run stalls, no site has a limit, and no artifact is switched.
 NOT_MEASURED = {"Tokens that local prefill would not have chosen", "KL to local prefill", "Checks", "Tokens checked", "Exported spans",
-                "Wait for a place at a decode server", "Stalls", "Links to other sites"}
+                "Wait for a place at a decode server", "Stalls", "Links to other sites", "Switches"}
 
 
 def check_dashboard(prometheus: Prometheus) -> None:

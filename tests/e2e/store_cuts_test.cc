@@ -84,5 +84,32 @@ TEST(StoreCuts, AFullStoreCutsAndStillAnswersAsTheFormatThatWasAskedFor) {
   std::filesystem::remove_all(artifact);
 }
 
+// What a decode server behind a narrow link has received: a cut of a format that it does not offer whole.
+TEST(StoreCuts, ADecodeServerHasThemAfterARestart) {
+  const std::string directory = absl::StrCat(::testing::TempDir(), "/kept-cuts-", getpid());
+  std::filesystem::remove_all(directory);
+  constexpr char kCut[] = "aludel-p0@1";
+  constexpr char kDisk[] = "aludel_store_entries{tier=\"disk\"}";
+  FleetOptions options;
+  options.decode_model = "deploy/demo/chat";
+  options.codec = absl::StrCat("artifact: '", Repack(), "' formats: '", kCut, "'");
+  options.decode = absl::StrCat("store { disk { path: '", directory, "' bytes: 67108864 } }");
+  const auto prompt = DemoPrompts(1)[0];
+  Fleet fleet(options);
+  ASSERT_TRUE(fleet.Start());
+  const Answer fresh = Ask(fleet, prompt, kCut);
+  const double entries = fleet.prefill().Metric("aludel_store_entries{tier=\"memory\"}");
+  ASSERT_GT(entries, 0);
+  ASSERT_TRUE(fleet.decode().WaitMetric(kDisk, entries));
+  fleet.decode().Signal(SIGTERM);
+  ASSERT_NE(fleet.decode().WaitExit(), -1);
+  ASSERT_TRUE(fleet.StartDecode());
+  EXPECT_EQ(fleet.decode().Metric(kDisk), entries);
+  const Answer again = fleet.Ask(Fleet::Request(prompt, 8, kCut));
+  EXPECT_EQ(again.started.plan(), "stored") << again.started.fallback_reason();
+  EXPECT_EQ(again.tokens, fresh.tokens);
+  std::filesystem::remove_all(directory);
+}
+
 }  // namespace
 }  // namespace aludel

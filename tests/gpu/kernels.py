@@ -50,13 +50,15 @@ def run_test(bundle: Bundle, report: Report, name: str, only: str, limit: float)
         report.missing(row, unit, bound, described, reason)
         return
     cases = [case for suite in result["testsuites"] for case in suite["testsuite"]]
-    failed = [f"{case['classname']}.{case['name']}" for case in cases if "failures" in case]
+    failures = {f"{case['classname']}.{case['name']}": case["failures"][0]["failure"] for case in cases if "failures" in case}
     skipped = sum(case.get("result") == "SKIPPED" for case in cases)
     if not cases or skipped == len(cases):
         report.missing(row, unit, bound, described, "all its tests were skipped" if cases else "it holds no such test")
         return
-    report.add(row, len(failed), unit, bound, described, tests=len(cases), skipped=skipped, failed=failed[:20])
-    say(f"  {name}: {len(cases)} tests, {skipped} skipped, {len(failed)} failed")
+    report.add(row, len(failures), unit, bound, described, tests=len(cases), skipped=skipped, failed=list(failures)[:20])
+    say(f"  {name}: {len(cases)} tests, {skipped} skipped, {len(failures)} failed")
+    for test, why in list(failures.items())[:5]:
+        say(f"    {test}: {' '.join(why.split())[:600]}")
 
 
 def unit(bundle: Bundle, report: Report, clock: Clock) -> None:

@@ -160,7 +160,10 @@ class MlpTraining {
     };
     while (step_ < steps_ && !Over()) {
       if (step_ % kLook == 0) {
-        if (!progress(step_, steps_)) return absl::CancelledError("calibration was interrupted");
+        if (!progress(step_, steps_)) {
+          if (!options_.checkpoint.empty() && step_ > first) ALUDEL_RETURN_IF_ERROR(Save());
+          return absl::CancelledError("calibration was interrupted");
+        }
         if (step_ > first) Shorten(seconds(begin), step_ - first);
         if (step_ > first && !options_.checkpoint.empty() && seconds(saved) >= options_.save_seconds) {
           ALUDEL_RETURN_IF_ERROR(Save());
@@ -173,8 +176,14 @@ class MlpTraining {
     // The whole of it, so that what comes later may be interrupted, too.
     if (!options_.checkpoint.empty() && step_ > first) ALUDEL_RETURN_IF_ERROR(Save());
     progress(steps_, steps_);
+    if (options_.patience > 0 && !judged_) {
+      return absl::InternalError(
+          "training of the decoder diverged: its error on held-out tokens was never a number; try another "
+          "--seed, or --linear");
+    }
     DecoderFit fit;
     fit.steps = step_;
+    fit.cut = !Over() && steps_ < options_.steps;
     fit.net = options_.patience > 0 ? std::move(best_) : std::move(net_);
     // Of the result: a mean over the steps would tell of a short training's beginning.
     fit.train_error = RelativeError(fit.net, train_);
@@ -184,7 +193,8 @@ class MlpTraining {
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr int64_t kLook = 16;  // steps between two looks at the clock
+  static constexpr int64_t kLook = 16;   // steps between two looks at the clock
+  static constexpr double kSettled = 1;  // seconds after which these tell how long others take
 
   bool Over() const { return options_.patience > 0 && worse_ >= options_.patience; }
   int64_t Between() const { return std::max<int64_t>(1, options_.steps / options_.judgements); }
@@ -204,7 +214,7 @@ class MlpTraining {
 
   void Judge() {
     const double error = RelativeError(net_, held_out_);
-    if (judged_ && error >= best_error_) {
+    if (!std::isfinite(error) || (judged_ && error >= best_error_)) {
       ++worse_;
       return;
     }
@@ -214,12 +224,14 @@ class MlpTraining {
     worse_ = 0;
   }
 
-  // `taken` steps of this run took `seconds`.
+  // `taken` steps of this run took `seconds`. Of the first few nothing is concluded: pages and caches are cold.
   void Shorten(double seconds, int64_t taken) {
-    if (options_.seconds <= 0) return;
+    if (options_.seconds <= 0 || seconds < std::min(kSettled, options_.seconds / 4)) return;
     const double each = seconds / static_cast<double>(taken);
     const double left = std::max(0.0, options_.seconds - seconds);
-    steps_ = std::min(steps_, step_ + std::max<int64_t>(1, static_cast<int64_t>(left / each)));
+    const int64_t reached = step_ + std::max<int64_t>(1, static_cast<int64_t>(left / each));
+    // What a stall took away comes back as later steps take less.
+    steps_ = std::min(options_.steps, std::max(kFewestTrainingSteps, reached));
   }
 
   WeightList Weights() {

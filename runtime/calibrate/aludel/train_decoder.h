@@ -25,6 +25,9 @@ struct DecoderData {
   size_t bytes() const { return (u.size() + y.size()) * sizeof(Bf16); }
 };
 
+// Of a network whose time is over: its rate rises for a hundred, and what comes out before is its random start.
+inline constexpr int64_t kFewestTrainingSteps = 200;
+
 struct DecoderTraining {
   int64_t width = 0;  // of the hidden layer; 0: a linear decoder in closed form
   int64_t steps = 6000;
@@ -38,8 +41,8 @@ struct DecoderTraining {
   // an earlier one; the net of the lowest is kept. 0: takes all steps and keeps the last net.
   int64_t judgements = 20;
   int64_t patience = 0;
-  // Seconds that a network's steps may take: where they turn out slower the course is shortened, its rate still falling
-  // to 0. 0: any. What comes out then depends on the machine's load.
+  // Seconds that a network's steps may take: where they turn out slower the course is shortened, to no fewer than
+  // kFewestTrainingSteps, its rate still falling to 0. 0: any. What comes out then depends on the machine's load.
   double seconds = 0;
   // A file that training is resumed from and that nothing else goes by, written every `save_seconds`; "": none.
   std::string checkpoint;
@@ -53,6 +56,7 @@ struct DecoderFit {
   double held_out_error = 0;
   double ridge = 0;   // taken; 0 for an MLP
   int64_t steps = 0;  // of an MLP, until it ended
+  bool cut = false;   // its time ended it, not its steps or its patience
 };
 
 // Fits under L2 loss: ridge regression, or an MLP by Adam on random batches. `progress` is

@@ -203,7 +203,8 @@ absl::StatusOr<TuningState> PassageTuner::Run(CacheGradient& consumer,
     ALUDEL_RETURN_IF_ERROR(Step(consumer, train, &seen));
     step_seconds += Seconds(start);
     ++steps_timed;
-    over = tuning_.minutes > 0 && Seconds(begin) > 60 * tuning_.minutes;
+    over = (tuning_.minutes > 0 && Seconds(begin) > 60 * tuning_.minutes) ||
+           (tuning_.time_is_up && tuning_.time_is_up());
     if (state_.step % between == 0 || state_.step == state_.steps || over) {
       ALUDEL_RETURN_IF_ERROR(judge());
     }

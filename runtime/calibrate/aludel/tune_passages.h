@@ -39,6 +39,8 @@ struct PassageTuning {
   // Of this run; then the best step so far is kept. 0: as long as it takes. An interrupted run has them anew.
   double minutes = 0;
   uint64_t seed = 1;
+  // Asked after every step: true ends it there, as `minutes` do. None: never.
+  std::function<bool()> time_is_up;
 };
 
 // Where a run stands, after each judgement.

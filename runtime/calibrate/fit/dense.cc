@@ -39,6 +39,8 @@ void SetProductThreads(int threads) {
   openblas_set_num_threads(product_threads);  // LAPACK's, of linear_fit
 }
 
+int ProductThreads() { return product_threads; }
+
 void Sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
            const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
   AnnounceThreads();

@@ -13,6 +13,7 @@ namespace aludel {
 
 // Threads that each product may use from now on, in the whole process; 1 at first, 0: all allowed cores.
 void SetProductThreads(int threads);
+int ProductThreads();
 
 // c [m, n] = beta c + op(a) op(b). op(a) is [m, k]: `a` itself with leading dimension `lda`, or
 // its transpose.

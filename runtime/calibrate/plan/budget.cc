@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "runtime/calibrate/aludel/train_decoder.h"
+#include "runtime/calibrate/tune_passages_job.h"
 #include "runtime/codec/artifact/weight_file.h"
 #include "runtime/status_macros.h"
 #include "runtime/tool/byte_size.h"
@@ -18,7 +20,7 @@ namespace {
 
 constexpr double kUsable = 0.9;  // of a budget: measured rates are those of a moment
 constexpr double kLeastDial = 1.0 / 256;
-constexpr int64_t kFewestPrompts = 10, kFewestHeldOut = 8, kFewestSteps = 200;
+constexpr int64_t kFewestPrompts = 10, kFewestHeldOut = 8;
 constexpr double kAllPasses = 0.5, kOnePass = 0.1;  // dials from which tuning takes as many
 
 int64_t Share(int64_t full, double dial, int64_t least) {
@@ -32,6 +34,15 @@ double SecondsOf(const BudgetChoice& choice, const PlanInput& input, const WorkR
   return ExpectedSeconds(MakePlan(CountWork(trial, rates.answer_tokens), &rates));
 }
 
+// No more than `most` prompts, but for --retune, which does nothing else and has as few as teach something.
+int64_t PassagesAmong(int64_t most, const PlanInput& input) {
+  const std::vector<int64_t> ends = WholePassages(input.more, HeadTokens(input));
+  const auto above = std::upper_bound(ends.begin(), ends.end(), most);
+  if (above != ends.begin()) return *(above - 1);
+  if (!input.job.retune) return 0;
+  return ends.empty() ? static_cast<int64_t>(input.more.size()) : ends.front();
+}
+
 // The largest dial whose time fits.
 double LargestDial(const PlanInput& input, const WorkRates& rates, double seconds) {
   const BudgetChoice full = WholeJob(input);
@@ -39,24 +50,40 @@ double LargestDial(const PlanInput& input, const WorkRates& rates, double second
   double low = kLeastDial, high = 1;
   for (int i = 0; i < 24; ++i) {
     const double dial = std::sqrt(low * high);
-    (SecondsOf(AtDial(full, dial), input, rates) <= seconds ? low : high) = dial;
+    (SecondsOf(AtDial(input, dial), input, rates) <= seconds ? low : high) = dial;
   }
   return low;
 }
 
-std::string PathOf(const std::string& work, const PlanInput& input, double seconds) {
-  std::string key = absl::StrCat("budget 1 ", seconds);
+std::string PathOf(const std::string& work, const PlanInput& input, const std::string& machine,
+                   double seconds) {
+  std::string key = absl::StrCat("budget 2 ", seconds, " ", machine);
   const BudgetChoice full = WholeJob(input);
   absl::StrAppend(&key, " ", full.train, " ", full.held_out, " ", full.more, " ", full.steps, " ",
-                  full.sensitivity_prompts, " ", full.passes, " ", input.job.base.producer, " ",
-                  absl::StrJoin(input.job.base.consumers, " "), " ", input.job.recomputed_layers.value_or(-2),
-                  " ", input.job.options.linear, " ", input.job.bytes_per_token.value_or(0), " ",
-                  input.job.max_kl.value_or(0));
+                  full.sensitivity_prompts, " ", full.passes, " ", input.job.max_kl.value_or(0));
+  // Flags count as far as they change the work. What the process and the destination hold is another each time.
+  PlanInput plain = input;
+  plain.process_bytes = plain.artifact_bytes = 0;
+  for (const StageWork& stage : CountWork(plain, input.job.base.scd.max_answer_tokens)) {
+    absl::StrAppendFormat(&key, "\n%s %d %d %.17g %.17g", Name(stage.stage), stage.least, stage.most,
+                          stage.memory, stage.disk);
+    for (const double amount : stage.once.values) absl::StrAppendFormat(&key, " %.17g", amount);
+  }
   for (const auto& prompts : {input.train, input.held_out, input.more}) {
     for (const auto& prompt : prompts) absl::StrAppend(&key, "\n", absl::StrJoin(prompt, " "));
   }
   const std::string hash = Sha256Hex({reinterpret_cast<const uint8_t*>(key.data()), key.size()});
   return absl::StrCat(work, "/", hash.substr(0, 24), ".budget");
+}
+
+// Whether a file's figures can be those of this job.
+bool IsWithin(const BudgetChoice& choice, const BudgetChoice& full) {
+  const auto within = [](int64_t some, int64_t least, int64_t all) { return some >= least && some <= all; };
+  return within(choice.train, 1, full.train) && within(choice.held_out, 1, full.held_out) &&
+         within(choice.more, 0, full.more) &&
+         within(choice.steps, std::min<int64_t>(1, full.steps), full.steps) &&
+         within(choice.sensitivity_prompts, 0, full.sensitivity_prompts) &&
+         within(choice.passes, 0, full.passes);
 }
 
 }  // namespace
@@ -86,16 +113,19 @@ BudgetChoice WholeJob(const PlanInput& input) {
           .everything = true};
 }
 
-BudgetChoice AtDial(const BudgetChoice& full, double dial) {
+BudgetChoice AtDial(const PlanInput& input, double dial) {
+  const BudgetChoice full = WholeJob(input);
   if (dial >= 1) return full;
   BudgetChoice choice = full;
   choice.everything = false;
   choice.train = Share(full.train, dial, kFewestPrompts);
   choice.held_out = Share(full.held_out, dial, kFewestHeldOut);
   choice.more = Share(full.more, dial, 0);
-  choice.steps = Share(full.steps, dial, kFewestSteps);
+  if (input.by_passages) choice.more = PassagesAmong(choice.more, input);
+  choice.steps = Share(full.steps, dial, kFewestTrainingSteps);
   choice.sensitivity_prompts = Share(full.sensitivity_prompts, dial, 1);
-  choice.passes = dial >= kAllPasses ? full.passes : std::min<int64_t>(full.passes, dial >= kOnePass ? 1 : 0);
+  const int64_t passes = dial >= kOnePass || input.job.retune ? 1 : 0;  // --retune does nothing else
+  choice.passes = dial >= kAllPasses ? full.passes : std::min(full.passes, passes);
   return choice;
 }
 
@@ -112,7 +142,8 @@ PlanInput Apply(const BudgetChoice& choice, const PlanInput& input, AludelJob* j
           input.extended,
           input.by_passages,
           input.artifact_bytes,
-          input.process_bytes};
+          input.process_bytes,
+          input.linear};
 }
 
 double ExpectedSeconds(const CalibrationPlan& plan) {
@@ -121,13 +152,13 @@ double ExpectedSeconds(const CalibrationPlan& plan) {
 
 absl::StatusOr<BudgetChoice> ChooseForBudget(const PlanInput& input, const WorkRates& rates, double seconds) {
   const BudgetChoice full = WholeJob(input);
-  const BudgetChoice choice = AtDial(full, LargestDial(input, rates, kUsable * seconds));
+  const BudgetChoice choice = AtDial(input, LargestDial(input, rates, kUsable * seconds));
   const double expected = SecondsOf(choice, input, rates);
   if (expected <= kUsable * seconds) return choice;
   return absl::DeadlineExceededError(
-      absl::StrFormat("--budget is %s, the least that calibrates (%s) takes about %s; give more time, fewer "
-                      "--prompts, or --linear",
-                      FormatSeconds(seconds), choice.Describe(full), FormatSeconds(expected / kUsable)));
+      absl::StrFormat("--budget is %s, the least that calibrates (%s) takes about %s; give more time%s",
+                      FormatSeconds(seconds), choice.Describe(full), FormatSeconds(expected / kUsable),
+                      input.job.options.linear || input.job.retune ? "" : ", or --linear"));
 }
 
 std::vector<std::string> MoreThanBudget(const PlanInput& input, const WorkRates& rates, double seconds) {
@@ -138,26 +169,23 @@ std::vector<std::string> MoreThanBudget(const PlanInput& input, const WorkRates&
     if (times * seconds >= whole) break;
     lines.push_back(
         absl::StrCat("--budget ", FormatSeconds(times * seconds), " would buy ",
-                     AtDial(full, LargestDial(input, rates, kUsable * times * seconds)).Describe(full)));
+                     AtDial(input, LargestDial(input, rates, kUsable * times * seconds)).Describe(full)));
   }
   if (whole > seconds) lines.push_back(absl::StrCat("the whole job takes about ", FormatSeconds(whole)));
   return lines;
 }
 
-absl::StatusOr<BudgetChoice> OpenBudget(const std::string& work, const PlanInput& input, double seconds,
+absl::StatusOr<BudgetChoice> OpenBudget(const std::string& work, const PlanInput& input,
+                                        const std::string& machine, double seconds,
                                         const std::function<absl::StatusOr<BudgetChoice>()>& choose) {
-  const std::string path = PathOf(work, input, seconds);
+  const std::string path = PathOf(work, input, machine, seconds);
   BudgetChoice choice;
   int whole = 0;
   std::ifstream known(path);
   if (known >> choice.train >> choice.held_out >> choice.more >> choice.steps >> choice.sensitivity_prompts >>
       choice.passes >> whole) {
     choice.everything = whole != 0;
-    const BudgetChoice full = WholeJob(input);
-    if (choice.train >= 1 && choice.train <= full.train && choice.held_out >= 1 &&
-        choice.held_out <= full.held_out && choice.more >= 0 && choice.more <= full.more) {
-      return choice;
-    }
+    if (IsWithin(choice, WholeJob(input))) return choice;
   }
   ALUDEL_ASSIGN_OR_RETURN(choice, choose());
   std::error_code error;

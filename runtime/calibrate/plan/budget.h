@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,10 @@ struct BudgetChoice {
   std::string Describe(const BudgetChoice& full) const;
 };
 
-// The job's own figures; and what is left of them at `dial`, 0 to 1.
+// The job's own figures; and what is left of them at `dial`, 0 to 1. Of passages to tune by some or none are left, and no
+// part of one.
 BudgetChoice WholeJob(const PlanInput& input);
-BudgetChoice AtDial(const BudgetChoice& full, double dial);
+BudgetChoice AtDial(const PlanInput& input, double dial);
 
 // `input` with the choice's prompts, of which `job`, a copy of the input's that gets its steps and passes, must live
 // as long.
@@ -42,8 +44,10 @@ absl::StatusOr<BudgetChoice> ChooseForBudget(const PlanInput& input, const WorkR
 std::vector<std::string> MoreThanBudget(const PlanInput& input, const WorkRates& rates, double seconds);
 
 // A choice is made once: an interrupted run finds it in `work` and comes to the same artifact, however loaded the machine
-// is by then. `choose` is called where there is none for this input and time.
-absl::StatusOr<BudgetChoice> OpenBudget(const std::string& work, const PlanInput& input, double seconds,
+// is by then. `choose` is called where there is none for this input, whatever it makes the job compute, this time, and
+// `machine`, which names what computes it.
+absl::StatusOr<BudgetChoice> OpenBudget(const std::string& work, const PlanInput& input,
+                                        const std::string& machine, double seconds,
                                         const std::function<absl::StatusOr<BudgetChoice>()>& choose);
 
 }  // namespace aludel

@@ -47,8 +47,9 @@ std::vector<std::string> Suggestions(const PlanInput& input, const Fits& fits) {
   }
   AludelJob job = input.job;
   const auto fits_as = [&](const AludelJob& changed) {
-    PlanInput trial{changed,        input.config,      input.train,          input.held_out,     input.more,
-                    input.extended, input.by_passages, input.artifact_bytes, input.process_bytes};
+    PlanInput trial{
+        changed,        input.config,      input.train,          input.held_out,      input.more,
+        input.extended, input.by_passages, input.artifact_bytes, input.process_bytes, input.linear};
     return fits(trial);
   };
   for (int64_t tokens = 131072; tokens >= 8192 && !job.retune; tokens /= 2) {
@@ -131,15 +132,15 @@ CalibrationPlan MakePlan(const std::vector<StageWork>& stages, const WorkRates* 
 
 absl::Status CheckRoom(const PlanInput& input, const Room& room) {
   const CalibrationPlan plan = PlanOf(input);
-  if (room.memory > 0 && plan.memory > room.memory) {
-    return Refuse(input, "memory", "--max-memory", room.memory_by_flag, plan.memory, room.memory,
+  if (room.memory.has_value() && plan.memory > *room.memory) {
+    return Refuse(input, "memory", "--max-memory", room.memory_by_flag, plan.memory, *room.memory,
                   absl::StrCat(" at its peak (", Name(plan.peak), ", ",
                                FormatBytes(plan.stages.front().work.memory), " of it the models)"),
-                  [&](const PlanInput& trial) { return PlanOf(trial).memory <= room.memory; });
+                  [&](const PlanInput& trial) { return PlanOf(trial).memory <= *room.memory; });
   }
-  if (room.disk > 0 && plan.disk > room.disk) {
-    return Refuse(input, "disk", "--max-disk", room.disk_by_flag, plan.disk, room.disk, "",
-                  [&](const PlanInput& trial) { return PlanOf(trial).disk <= room.disk; });
+  if (room.disk.has_value() && plan.disk > *room.disk) {
+    return Refuse(input, "disk", "--max-disk", room.disk_by_flag, plan.disk, *room.disk, "",
+                  [&](const PlanInput& trial) { return PlanOf(trial).disk <= *room.disk; });
   }
   return absl::OkStatus();
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,9 +35,9 @@ struct CalibrationPlan {
 // Times are 0 without rates.
 CalibrationPlan MakePlan(const std::vector<StageWork>& stages, const WorkRates* rates);
 
-// What a job may take. Bytes; the flags' names are for errors.
+// What a job may take. Bytes, where they are known; the flags' names are for errors.
 struct Room {
-  double memory = 0, disk = 0;
+  std::optional<double> memory, disk;
   bool memory_by_flag = false, disk_by_flag = false;  // else it is what the machine has free
 };
 

@@ -31,6 +31,7 @@ Json PointJson(const AludelCandidate& candidate, const std::vector<std::string>&
                      {"steps", fit.steps},
                      {"train_error", fit.train_error},
                      {"held_out_error", fit.held_out_error}};
+    if (fit.cut_from > 0) consumer["cut_from_steps"] = fit.cut_from;
     if (fit.tuned.has_value())
       consumer["tuned"] = {{"first_kl", fit.tuned->first_kl}, {"last_kl", fit.tuned->last_kl}};
     point["consumers"].push_back(std::move(consumer));
@@ -144,7 +145,7 @@ AludelCandidate Findings(const AludelCandidate& candidate) {
   findings.measured = candidate.measured;
   for (const FittedDecoder& fit : candidate.decoders) {
     findings.decoders.push_back(
-        {{}, fit.train_error, fit.held_out_error, fit.width, fit.tuned, fit.layers, fit.steps});
+        {{}, fit.train_error, fit.held_out_error, fit.width, fit.tuned, fit.layers, fit.steps, fit.cut_from});
   }
   return findings;
 }

@@ -3,36 +3,73 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <utility>
+#include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/calibrate/aludel_format.h"
 #include "runtime/calibrate/calibration_setup.h"
+#include "runtime/calibrate/fit/dense.h"
 #include "runtime/calibrate/plan/machine_room.h"
 #include "runtime/calibrate/plan/work_rates.h"
+#include "runtime/calibrate/tune_passages_job.h"
 #include "runtime/status_macros.h"
 #include "runtime/tool/byte_size.h"
 
 namespace aludel {
 namespace {
 
-double BytesUnder(const std::string& directory) {
+// Files that a run finds again; those of a user in the same directory are not.
+bool IsIntermediate(const std::filesystem::path& file) {
+  const std::string kind = file.extension().string();
+  for (const char* known : {".states", ".sensitivity", ".answers", ".training", ".tuned", ".tuning"}) {
+    if (kind == known) return true;
+  }
+  return false;
+}
+
+double BytesUnder(const std::string& directory, bool intermediate_alone) {
   double bytes = 0;
   std::error_code error;
   for (auto it = std::filesystem::recursive_directory_iterator(directory, error);
        !error && it != std::filesystem::recursive_directory_iterator(); it.increment(error)) {
     std::error_code skipped;
     const auto size = it->is_regular_file(skipped) ? it->file_size(skipped) : 0;
-    if (!skipped) bytes += static_cast<double>(size);
+    if (skipped || (intermediate_alone && !IsIntermediate(it->path()))) continue;
+    bytes += static_cast<double>(size);
   }
   return bytes;
+}
+
+// At its end, of the directories on the way to `path` that are not there yet those that are empty.
+auto RemovesEmpty(const std::string& path) {
+  std::vector<std::filesystem::path> missing;
+  std::error_code error;
+  for (auto at = std::filesystem::absolute(path, error); !at.empty() && !std::filesystem::exists(at, error);
+       at = at.parent_path()) {
+    missing.push_back(at);
+  }
+  return absl::MakeCleanup([missing = std::move(missing)] {
+    std::error_code ignored;
+    for (const std::filesystem::path& directory : missing) std::filesystem::remove(directory, ignored);
+  });
 }
 
 // As a fit that made linear decoders has noted.
 bool IsLinear(const ArtifactFormat& format) {
   const auto note = format.notes.find("decoder");
   return note != format.notes.end() && absl::StartsWith(note->second, "linear");
+}
+
+// What a job is computed by and with.
+std::string MachineKey(const AludelInputs& inputs) {
+  std::string key = absl::StrCat(inputs.producer->device()->name(), " ", ProductThreads(), " ",
+                                 Name(inputs.producer->options().compute), " ", inputs.producer->hash());
+  for (const auto& consumer : inputs.consumers) absl::StrAppend(&key, " ", consumer->hash());
+  return key;
 }
 
 void Print(const CalibrationPlan& plan) {
@@ -54,12 +91,20 @@ absl::StatusOr<PlanInput> PlanOfJob(const AludelJob& job, const AludelInputs& in
       return absl::NotFoundError(absl::StrCat(job.base.out, " holds no artifact to extend"));
     }
     ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* format, old->Find(FormatName(job, inputs.most_recomputed)));
+    if (format->kind != ArtifactKind::kAludel) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("format \"", format->name, "\" is of another preset"));
+    }
     input.extended = format->aludel;
     linear = linear || (job.retune && IsLinear(*format));
+    input.linear = linear;
   }
   input.by_passages = !inputs.more_prompts.empty() && job.options.passages.rank > 0 &&
                       job.options.tuning.passes <= 0 && linear;
-  input.artifact_bytes = BytesUnder(job.base.out);
+  if (input.by_passages) {
+    ALUDEL_RETURN_IF_ERROR(CheckTuningPassages(input.more, HeadTokens(input)));
+  }
+  input.artifact_bytes = BytesUnder(job.base.out, /*intermediate_alone=*/false);
   input.process_bytes = inputs.process_bytes;
   return input;
 }
@@ -69,17 +114,24 @@ absl::Status CheckRoomOfJob(const PlanInput& input, const std::string& work) {
   Room room;
   room.memory_by_flag = job.max_memory > 0;
   room.disk_by_flag = job.max_disk > 0;
-  room.memory = static_cast<double>(room.memory_by_flag ? job.max_memory : FreeMemory());
-  room.disk = room.disk_by_flag ? static_cast<double>(job.max_disk)
-                                : static_cast<double>(FreeDisk(work)) + BytesUnder(work);
+  const bool here = job.device_flops <= 0;
+  if (room.memory_by_flag) {
+    room.memory = static_cast<double>(job.max_memory);
+  } else if (const std::optional<int64_t> free = FreeMemory(); here && free.has_value()) {
+    room.memory = static_cast<double>(*free) + input.process_bytes;  // which the plan counts, too
+  }
+  if (room.disk_by_flag) {
+    room.disk = static_cast<double>(job.max_disk);
+  } else if (const std::optional<int64_t> free = FreeDisk(work); here && free.has_value()) {
+    room.disk = static_cast<double>(*free) + BytesUnder(work, /*intermediate_alone=*/true);
+  }
   return CheckRoom(input, room);
 }
 
 absl::StatusOr<TimedPlan> PlanOnMachine(const std::optional<ArtifactManifest>& old, AludelJob* job,
                                         AludelInputs* inputs) {
   TimedPlan timed;
-  std::error_code ignored;
-  const bool fresh = !std::filesystem::exists(inputs->work, ignored);
+  const auto tidy = RemovesEmpty(inputs->work);
   ALUDEL_ASSIGN_OR_RETURN(const PlanInput full, PlanOfJob(*job, *inputs, old));
   PrintLine("measuring what this machine does a second");
   std::fflush(stdout);
@@ -87,10 +139,18 @@ absl::StatusOr<TimedPlan> PlanOnMachine(const std::optional<ArtifactManifest>& o
                           MeasureRates(full, *inputs->consumers.front(), inputs->work));
   timed.plan = MakePlan(CountWork(full, rates.answer_tokens), &rates);
   if (job->budget > 0) {
-    const auto choose = [&] { return ChooseForBudget(full, rates, job->budget); };
+    bool known = true;
+    const auto choose = [&] {
+      known = false;
+      return ChooseForBudget(full, rates, job->budget);
+    };
     absl::StatusOr<BudgetChoice> choice =
-        job->dry_run ? choose() : OpenBudget(inputs->work, full, job->budget, choose);
+        job->dry_run ? choose() : OpenBudget(inputs->work, full, MachineKey(*inputs), job->budget, choose);
     ALUDEL_RETURN_IF_ERROR(choice.status());
+    if (known) {
+      PrintLine(absl::StrCat("--budget is spent as the interrupted run chose that left its files in ",
+                             inputs->work));
+    }
     timed.budget = absl::StrCat(FormatSeconds(job->budget), " buys ", choice->Describe(WholeJob(full)));
     PrintLine(absl::StrCat("--budget ", timed.budget));
     for (const std::string& line : MoreThanBudget(full, rates, job->budget)) PrintLine(line);
@@ -103,7 +163,6 @@ absl::StatusOr<TimedPlan> PlanOnMachine(const std::optional<ArtifactManifest>& o
     inputs->more_prompts.resize(static_cast<size_t>(choice->more));
   }
   Print(timed.plan);
-  if (fresh && job->dry_run) std::filesystem::remove(inputs->work, ignored);  // if it is empty
   return timed;
 }
 

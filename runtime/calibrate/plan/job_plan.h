@@ -19,8 +19,8 @@ namespace aludel {
 absl::StatusOr<PlanInput> PlanOfJob(const AludelJob& job, const AludelInputs& inputs,
                                     const std::optional<ArtifactManifest>& old);
 
-// CheckRoom, with the flags of the job or what the machine has free. What `work` holds of an earlier run is not needed
-// a second time.
+// CheckRoom, with the flags of the job or what the machine has free; of a device that is not here, with the flags alone.
+// What `work` holds of an earlier run is not needed a second time.
 absl::Status CheckRoomOfJob(const PlanInput& input, const std::string& work);
 
 struct TimedPlan {

@@ -61,7 +61,7 @@ class Counter {
               (1 + consumers_) * (Parameters(config_) * Size(job_.base.compute) +
                                   static_cast<double>(Transformer::WorkspaceBytes(config_, transformer)));
     train_tokens_ = Tokens(input.train);
-    const double head = static_cast<double>(job_.head_tokens < 0 ? kHeadTokens : job_.head_tokens);
+    const auto head = static_cast<double>(HeadTokens(input));
     rows_ = std::max(1.0, train_tokens_ - head * static_cast<double>(input.train.size()));
     longest_ = std::max({Longest(input.train), Longest(input.held_out), Longest(input.more)});
     senses_ = job_.sensitivity_prompts > 0 && !job_.retune;
@@ -257,7 +257,9 @@ class Counter {
       largest = std::max(largest, rows * (inputs + out) * 2 + fit);
     }
     stage.memory = models_ + Held() + largest;
-    if (!options_.linear) stage.disk = consumers_ * kCheckpoint * NetBytes();
+    // Those of all fits stay until the end, and a new one is written beside the old; patience keeps the best net, too.
+    const double kept = (kCheckpoint + (options_.training.patience > 0 ? 1 : 0)) * NetBytes();
+    if (!options_.linear) stage.disk = (static_cast<double>(stage.most) * consumers_ + 1) * kept;
     return stage;
   }
 
@@ -272,7 +274,7 @@ class Counter {
       stage.once[Work::kLoad] = consumers_ * Parameters(config_);
       stage.memory =
           models_ + Held() + static_cast<double>(plan.memory) + kRowBuffers * longest_ * columns_ * 4;
-      stage.disk = static_cast<double>(plan.disk);
+      stage.disk = static_cast<double>(Structures()) * static_cast<double>(plan.disk);
       return stage;
     }
     const Prompts own =
@@ -288,7 +290,7 @@ class Counter {
     const Prompts chunk = input_.more.first(std::min(input_.more.size(), kTuningChunk));
     stage.disk = (1 + consumers_) * static_cast<double>(StateBytes(config_, SideLayers(),
                                                                    static_cast<int64_t>(Tokens(chunk)))) +
-                 consumers_ * kCheckpoint * NetBytes();
+                 static_cast<double>(stage.most + 1) * consumers_ * kCheckpoint * NetBytes();
     return stage;
   }
 
@@ -374,6 +376,11 @@ double Parameters(const ModelConfig& config) {
          static_cast<double>(config.vocab) * config.hidden * (config.tied_embeddings ? 1 : 2);
 }
 
+int64_t HeadTokens(const PlanInput& input) {
+  if (input.extended.has_value()) return input.extended->head_tokens;
+  return input.job.head_tokens < 0 ? kHeadTokens : input.job.head_tokens;
+}
+
 double TailFlops(const ModelConfig& config, double cached, double tokens) {
   const auto begin = static_cast<int64_t>(cached);
   return LayerFlops(config, config.layers, begin, begin + static_cast<int64_t>(std::ceil(tokens))) +
@@ -417,7 +424,7 @@ NetShape PlannedNet(const PlanInput& input) {
     net.outputs = std::max(net.outputs, int64_t{group.layers} * 2 * config.kv_dim());
   }
   net.inputs = net.rank + (shape.has_side() ? config.hidden : 0);
-  net.width = job.options.linear ? 0 : DecoderWidth(job.options, config, shape);
+  net.width = job.options.linear || input.linear ? 0 : DecoderWidth(job.options, config, shape);
   return net;
 }
 

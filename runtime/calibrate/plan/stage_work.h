@@ -67,12 +67,16 @@ struct PlanInput {
   bool by_passages = false;                                      // see TuneByPassages
   double artifact_bytes = 0;                                     // of what lies in the destination
   double process_bytes = 0;  // that the process holds before it has models
+  bool linear = false;       // decoders of `extended`
 };
 
 // [stages that the job has], in their order. An answer is taken to have `answer_tokens`.
 std::vector<StageWork> CountWork(const PlanInput& input, double answer_tokens);
 
 double Parameters(const ModelConfig& config);
+
+// Of a prompt, that the consumer computes itself.
+int64_t HeadTokens(const PlanInput& input);
 
 // Parts of it that a measurement of rates needs, too: FLOP of feeding `tokens` on a cache of `cached` tokens, of a
 // training step for each row of its batch, and of solving for an encoder (FitInnovation).

@@ -82,10 +82,8 @@ class Pilot {
         net_(PlannedNet(input)) {}
 
   absl::StatusOr<WorkRates> Run() {
-    const auto tidy = absl::MakeCleanup([this] {
-      std::error_code ignored;
-      std::filesystem::remove_all(directory_, ignored);
-    });
+    const auto tidy = absl::MakeCleanup([this] { Remove(); });
+    Remove();  // states that a killed run has left would be found and not computed
     rates_.per_second[Work::kLoad] = Parameters(config_) / std::max(consumer_.load_report().seconds, 1e-3);
     ALUDEL_RETURN_IF_ERROR(Prefills());
     ALUDEL_RETURN_IF_ERROR(Answers());
@@ -93,12 +91,22 @@ class Pilot {
     const bool back = std::any_of(stages.begin(), stages.end(),
                                   [](const StageWork& stage) { return stage.once[Work::kTail] > 0; });
     rates_.per_second[Work::kTail] = rates_.per_second[Work::kPrefill];
-    if (back) ALUDEL_RETURN_IF_ERROR(Tails());
+    const bool senses = std::any_of(stages.begin(), stages.end(), [](const StageWork& stage) {
+      return stage.stage == Stage::kSensitivity;
+    });
+    // As the stages load it: memory was checked for that alone.
+    const bool narrow = input_.by_passages && !senses && input_.job.base.compute != DType::kF32;
+    if (back) ALUDEL_RETURN_IF_ERROR(Tails(narrow ? DType::kBf16 : DType::kF32));
     ALUDEL_RETURN_IF_ERROR(Networks());
     return Fits();
   }
 
  private:
+  void Remove() const {
+    std::error_code ignored;
+    std::filesystem::remove_all(directory_, ignored);
+  }
+
   static bool Ignore(absl::string_view, int64_t, int64_t) { return true; }
 
   // Through the files that it makes: writing them costs small models as much as computing.
@@ -149,10 +157,12 @@ class Pilot {
     return absl::OkStatus();
   }
 
-  absl::Status Tails() {
+  absl::Status Tails(DType matrices) {
     absl::StatusOr<std::unique_ptr<CacheGradient>> model;
-    const double load =
-        SecondsOf([&] { model = CacheGradient::Load(ModelPath::Parse(input_.job.base.consumers.front())); });
+    const double load = SecondsOf([&] {
+      model = CacheGradient::Load(ModelPath::Parse(input_.job.base.consumers.front()), /*rope_length=*/0,
+                                  matrices);
+    });
     ALUDEL_RETURN_IF_ERROR(model.status());
     rates_.per_second[Work::kLoad] = Parameters(config_) / std::max(load, 1e-3);
     const auto cached = static_cast<int64_t>(prompts_[prompts_.size() / 2].size()) - 1;
@@ -191,6 +201,7 @@ class Pilot {
     };
     const DecoderData train = made(rows), held_out = made(1);
     training.width = net_.width;
+    training.patience = 0;  // noise gets no better, and the steps are counted
     absl::Status status;
     const auto seconds = [&](int64_t steps) {
       training.steps = steps;

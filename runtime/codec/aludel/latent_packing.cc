@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
 #include "runtime/codec/aludel/embedded_coder.h"
+#include "runtime/codec/video/hevc.h"
 #include "runtime/codec/video/video_coder.h"
 #include "runtime/status_macros.h"
 
@@ -103,6 +104,12 @@ size_t DeflatePlanes(absl::Span<const uint8_t> planes, absl::Span<uint8_t> paylo
   deflateEnd(&stream);
   ALUDEL_CHECK(end == Z_STREAM_END);  // `payload` has deflate's own bound
   return written;
+}
+
+absl::Status CheckPacking(LatentPacking packing) {
+  if (packing != LatentPacking::kVideo) return absl::OkStatus();
+  ALUDEL_RETURN_IF_ERROR(LoadHevcEncoder());
+  return LoadHevcDecoder();
 }
 
 std::unique_ptr<LatentCoder> MakeLatentCoder(const LatentGrid& grid, LatentPacking packing, int planes) {

@@ -31,6 +31,9 @@ size_t MaxPackedBytes(const LatentGrid& grid, LatentPacking packing, int64_t tok
 // kDeflate's payload of `planes` in `payload` (at least MaxPackedBytes). Returns its bytes.
 size_t DeflatePlanes(absl::Span<const uint8_t> planes, absl::Span<uint8_t> payload);
 
+// Whether this process can code in such a packing and decode it: of kVideo as LoadHevcEncoder and LoadHevcDecoder, all others OK.
+absl::Status CheckPacking(LatentPacking packing);
+
 // What OpenPlanes takes of a grid; null where the packing has no coder. `planes` as EmbeddedCoder takes them, all
 // where the grid has fewer.
 std::unique_ptr<LatentCoder> MakeLatentCoder(const LatentGrid& grid, LatentPacking packing, int planes = 0);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
+#include "runtime/codec/artifact/artifact_versions.h"
 #include "runtime/files/json_reader.h"
 #include "runtime/status_macros.h"
 
@@ -240,7 +241,9 @@ absl::StatusOr<ArtifactManifest> ParseArtifactManifest(absl::string_view text, c
   return manifest;
 }
 
-absl::StatusOr<ArtifactManifest> LoadArtifactManifest(const std::string& directory) {
+absl::StatusOr<ArtifactManifest> LoadArtifactManifest(const std::string& location) {
+  // Once, so that the files are those of this manifest whatever is published meanwhile.
+  ALUDEL_ASSIGN_OR_RETURN(const std::string directory, ResolveArtifact(location));
   const std::string path = absl::StrCat(directory, "/", kArtifactManifest);
   ALUDEL_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxManifestBytes));
   return ParseArtifactManifest(text, directory);

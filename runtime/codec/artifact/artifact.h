@@ -88,7 +88,8 @@ struct ArtifactManifest {
 
 // `directory` is kept and appears in errors; no other file is touched.
 absl::StatusOr<ArtifactManifest> ParseArtifactManifest(absl::string_view json, const std::string& directory);
-absl::StatusOr<ArtifactManifest> LoadArtifactManifest(const std::string& directory);
+// `location`: see ResolveArtifact (artifact_versions.h); the manifest's directory is the one that it led to.
+absl::StatusOr<ArtifactManifest> LoadArtifactManifest(const std::string& location);
 
 // FailedPrecondition unless `producer_hash` is the model that the encoder was fitted to.
 absl::Status CheckProducer(const ArtifactManifest& manifest, absl::string_view producer_hash);

@@ -16,6 +16,7 @@
 #include "kernels/tensor.h"
 #include "nlohmann/json.hpp"
 #include "runtime/codec/aludel/weight_files.h"
+#include "runtime/codec/artifact/artifact_versions.h"
 #include "runtime/codec/artifact/weight_file.h"
 #include "runtime/status_macros.h"
 
@@ -167,7 +168,10 @@ absl::StatusOr<ControlWeights> LoadControl(const ArtifactManifest& manifest, con
 absl::StatusOr<ArtifactWriter> ArtifactWriter::Begin(const std::string& destination, MatrixStorage storage) {
   std::string base = destination;
   while (base.size() > 1 && base.back() == '/') base.pop_back();
-  std::string partial = absl::StrCat(base, ".partial-XXXXXX");
+  const std::optional<std::string> versions = VersionsOf(base);
+  if (versions) base = *versions;
+  std::string partial =
+      absl::StrCat(versions ? absl::StrCat(base, "/", kVersionsFolder, "/") : base, ".partial-XXXXXX");
   std::error_code error;
   const std::filesystem::path parent = std::filesystem::path(base).parent_path();
   if (!parent.empty()) std::filesystem::create_directories(parent, error);
@@ -300,8 +304,9 @@ absl::Status KeepFormats(const ArtifactManifest& old, const std::vector<std::str
 }
 
 absl::StatusOr<std::optional<ArtifactManifest>> FindArtifact(const std::string& directory) {
+  ALUDEL_ASSIGN_OR_RETURN(const std::string resolved, ResolveArtifact(directory));
   std::error_code error;
-  if (!std::filesystem::exists(absl::StrCat(directory, "/", kArtifactManifest), error)) {
+  if (!std::filesystem::exists(absl::StrCat(resolved, "/", kArtifactManifest), error)) {
     return std::optional<ArtifactManifest>();
   }
   ALUDEL_ASSIGN_OR_RETURN(ArtifactManifest manifest, LoadArtifactManifest(directory));
@@ -324,6 +329,11 @@ absl::Status ArtifactWriter::Publish(const ArtifactManifest& manifest) {
   }
   ALUDEL_RETURN_IF_ERROR(WriteText(absl::StrCat(partial_, "/", kArtifactManifest), text));
 
+  if (VersionsOf(destination_)) {
+    ALUDEL_RETURN_IF_ERROR(AdoptVersion(destination_, partial_).status());
+    partial_.clear();
+    return absl::OkStatus();
+  }
   const std::string old = absl::StrCat(partial_, ".old");
   std::error_code error;
   const bool replaces = std::filesystem::exists(destination_, error);

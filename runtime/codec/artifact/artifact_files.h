@@ -15,7 +15,8 @@
 namespace aludel {
 
 // Builds an artifact beside its destination and puts it there in one step: until Publish has returned, and
-// after a destructor without it, the destination holds what it held before. Not thread-safe.
+// after a destructor without it, the destination holds what it held before. In a directory of versions
+// (artifact_versions.h), or at its `current`, it becomes a new version, and the current one. Not thread-safe.
 class ArtifactWriter {
  public:
   static absl::StatusOr<ArtifactWriter> Begin(const std::string& destination,

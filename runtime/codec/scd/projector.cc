@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "kernels/check.h"
 #include "runtime/model/transformer_options.h"
 #include "runtime/status_macros.h"
@@ -29,19 +30,29 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackFor(const Transformer& model, 
   return model.device()->ops().Pack(view, FormatOf(model.options().compute));
 }
 
+namespace {
+
+// Codecs are opened on several threads while the model computes on its own stream: on the device's, one at a time.
+absl::Status Fill(Device* device, Buffer& to, const void* from) {
+  static absl::Mutex mutex(absl::kConstInit);
+  absl::MutexLock lock(&mutex);
+  device->CopyToDevice(to.data(), from, to.size(), Stream{});
+  return device->Synchronize(Stream{});
+}
+
+}  // namespace
+
 absl::StatusOr<Buffer> UploadFor(const Transformer& model, const std::vector<float>& host) {
   const size_t bytes = host.size() * sizeof(float);
   ALUDEL_ASSIGN_OR_RETURN(Buffer buffer, model.device()->Allocate(bytes));
-  model.device()->CopyToDevice(buffer.data(), host.data(), bytes, model.stream());
-  ALUDEL_RETURN_IF_ERROR(model.device()->Synchronize(model.stream()));
+  ALUDEL_RETURN_IF_ERROR(Fill(model.device(), buffer, host.data()));
   return buffer;
 }
 
 absl::StatusOr<Buffer> AllocateZeroed(const Transformer& model, size_t bytes) {
   ALUDEL_ASSIGN_OR_RETURN(Buffer buffer, model.device()->Allocate(bytes));
   const std::vector<char> zeros(bytes);
-  model.device()->CopyToDevice(buffer.data(), zeros.data(), bytes, model.stream());
-  ALUDEL_RETURN_IF_ERROR(model.device()->Synchronize(model.stream()));
+  ALUDEL_RETURN_IF_ERROR(Fill(model.device(), buffer, zeros.data()));
   return buffer;
 }
 

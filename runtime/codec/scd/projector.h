@@ -29,11 +29,10 @@ int64_t RowsAtATime(const Transformer& model, int64_t row_bytes);
 // Packs a host matrix for the device of `model`, in the type the model computes in.
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackFor(const Transformer& model, const HostMatrix& matrix);
 
-// A vector in memory of the device of `model`.
+// A vector in memory of the device of `model`. From any thread.
 absl::StatusOr<Buffer> UploadFor(const Transformer& model, const std::vector<float>& host);
 
-// Zeroed memory on the device of `model`. Uses the model's stream: when a codec is opened, not with
-// a request.
+// Zeroed memory on the device of `model`. From any thread.
 absl::StatusOr<Buffer> AllocateZeroed(const Transformer& model, size_t bytes);
 
 // Multiplies rows by packed matrices on the model's stream, through one staging buffer in the model's compute

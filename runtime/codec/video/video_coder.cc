@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
 #include "kernels/check.h"
 #include "kernels/latents.h"
 #include "runtime/codec/aludel/latent_packing.h"
@@ -21,6 +22,28 @@ constexpr uint8_t kPicture = 1;
 // Of a picture's samples: a symbol's two's complement with its high bit turned, so that 0 is in the middle.
 constexpr uint8_t kZero = 0x80;
 
+// Of all coders. Thread-safe.
+class FailureCount {
+ public:
+  void Add(const absl::Status& failed) {
+    absl::MutexLock lock(&mutex_);
+    if (counted_.payloads++ == 0) counted_.first = std::string(failed.message());
+  }
+  VideoFailures Get() {
+    absl::MutexLock lock(&mutex_);
+    return counted_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  VideoFailures counted_ ABSL_GUARDED_BY(mutex_);
+};
+
+FailureCount& TheFailures() {
+  static FailureCount failures;
+  return failures;
+}
+
 absl::Status CheckSize(const std::vector<int>& bits, int64_t tokens) {
   const auto rank = static_cast<int64_t>(bits.size());
   if (FitsPicture(tokens, rank)) return absl::OkStatus();
@@ -31,7 +54,10 @@ absl::Status CheckSize(const std::vector<int>& bits, int64_t tokens) {
 
 }  // namespace
 
-VideoCoder::VideoCoder(const LatentGrid& grid) : scale_{grid.bits, grid.step} {}
+VideoFailures GetVideoFailures() { return TheFailures().Get(); }
+
+VideoCoder::VideoCoder(const LatentGrid& grid, PictureEncoder* encode)
+    : scale_{grid.bits, grid.step}, encode_(encode) {}
 
 absl::Status VideoCoder::CheckEncoder(const std::vector<LatentGrid>& grids, int64_t tokens) {
   for (const LatentGrid& grid : grids) ALUDEL_RETURN_IF_ERROR(CheckSize(grid.bits, tokens));
@@ -60,8 +86,10 @@ size_t VideoCoder::Encode(absl::Span<const uint8_t> planes, int64_t tokens,
                      picture.samples.begin() + i * picture.width,
                      [](uint8_t symbol) { return symbol ^ kZero; });
     }
-    const absl::StatusOr<std::vector<uint8_t>> slice = EncodeHevc(picture);
-    if (slice.ok() && low_bytes + slice->size() < planes.size()) {
+    const absl::StatusOr<std::vector<uint8_t>> slice = encode_(picture);
+    if (!slice.ok()) {
+      TheFailures().Add(slice.status());
+    } else if (low_bytes + slice->size() < planes.size()) {
       payload[0] = kPicture;
       std::copy(slice->begin(), slice->end(), payload.begin() + 1 + low_bytes);
       return 1 + low_bytes + slice->size();

@@ -276,6 +276,8 @@ void Handoff::GoOn(const absl::Status& reason) {
 bool Handoff::TryElsewhere(const absl::Status& reason) {
   if (MonotonicNow() + kLeastAttempt >= until_) return false;
   std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
+  // The engine's decoder takes the codes of one encoder.
+  NarrowTo({FormatOffer{spec_.codec->name, spec_.codec->artifact_hash}}, &targets);
   {
     absl::MutexLock lock(&mutex_);
     if (over_) return true;  // no longer wanted

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/hash/hash.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace aludel {
@@ -56,6 +57,23 @@ double CostModel::LocalWait() const {
 std::optional<double> CostModel::LocalCompute(int64_t tokens) const {
   absl::MutexLock lock(&mutex_);
   return local_.At(static_cast<double>(tokens));
+}
+
+void CostModel::Forget(const std::set<std::string>& formats) {
+  absl::MutexLock lock(&mutex_);
+  for (const std::string& format : formats) {
+    formats_.erase(format);
+    for (auto& [target, link] : links_) {
+      std::erase_if(link.rest, [&format](const auto& rest) { return rest.first.first == format; });
+    }
+  }
+  std::erase_if(chosen_, [&formats](const auto& choice) {
+    return std::any_of(formats.begin(), formats.end(), [&choice](const std::string& format) {
+      return absl::EndsWith(choice.first, Key("", format));
+    });
+  });
+  prefixes_.clear();
+  prefix_order_.clear();
 }
 
 void CostModel::BeginLocal(int64_t tokens) {

@@ -81,6 +81,9 @@ class CostModel {
   // then of all.
   void SetTargets(std::set<std::string> targets);
 
+  // What was learned of these formats is of another artifact now, and so is what servers were asked for before.
+  void Forget(const std::set<std::string>& formats);
+
   // A prompt of so many tokens is being prefilled here, or no longer.
   void BeginLocal(int64_t tokens);
   void EndLocal(int64_t tokens);

@@ -14,6 +14,10 @@ bool Contains(absl::Span<const std::string> all, const std::string& one) {
   return std::find(all.begin(), all.end(), one) != all.end();
 }
 
+bool Contains(const std::vector<FormatOffer>& all, const FormatOffer& one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
+
 Plan Local(PlanReason reason) { return Plan{.reason = reason}; }
 
 // Indices of the targets to consider, best first.
@@ -203,6 +207,41 @@ Plan Fastest(std::vector<Plan> candidates, bool hedged, double try_seconds, cons
 }
 
 }  // namespace
+
+size_t ChooseSet(absl::Span<const std::vector<FormatOffer>> sets, absl::Span<const PlanTarget> targets) {
+  // Versions may share some encoders: a server that has all of a version's formats counts for more than one that has a few.
+  const auto served_share = [](const PlanTarget& target, const std::vector<FormatOffer>& set) {
+    double coded = 0, served = 0;
+    for (const FormatOffer& format : set) {
+      if (format.encoder_hash.empty()) continue;
+      ++coded;
+      served += Contains(target.offers, format) ? 1 : 0;
+    }
+    return target.ready && coded > 0 ? served / coded : 0;
+  };
+  std::vector<double> votes(sets.size());
+  for (const PlanTarget& target : targets) {
+    size_t of = 0;
+    double most = 0;
+    for (size_t i = 0; i < sets.size(); ++i) {
+      const double share = served_share(target, sets[i]);
+      if (share <= most) continue;
+      most = share;
+      of = i;
+    }
+    if (most > 0) votes[of] += most;
+  }
+  return std::max_element(votes.begin(), votes.end()) - votes.begin();
+}
+
+void NarrowTo(absl::Span<const FormatOffer> set, std::vector<PlanTarget>* targets) {
+  for (PlanTarget& target : *targets) {
+    target.formats.clear();
+    for (const FormatOffer& format : set) {
+      if (Contains(target.offers, format)) target.formats.push_back(format.name);
+    }
+  }
+}
 
 absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const std::string> formats,
                               absl::Span<const PlanTarget> targets, const PlanRequest& request,

@@ -28,6 +28,14 @@ struct PlanRequest {
   double try_seconds = std::numeric_limits<double>::infinity();
 };
 
+// A wire format as it is made by one encoder.
+struct FormatOffer {
+  std::string name;
+  std::string encoder_hash;  // "" for formats that need no artifact
+
+  bool operator==(const FormatOffer&) const = default;
+};
+
 // What the planner knows of one prefill server.
 struct PlanTarget {
   std::string name;
@@ -38,7 +46,17 @@ struct PlanTarget {
   bool gone = false;  // none of this server's any more, and never ready: its index is its own for a while yet
   std::string site;
   bool link_open = true;  // what it sends may come over the link from its site now (SiteLinks)
+  // The formats by their encoders: a name may be there twice while an artifact is being switched.
+  std::vector<FormatOffer> offers = {};
 };
+
+// While an artifact is being switched a server has several sets of codecs, the newest first: the index of the one that most
+// of the ready `targets` speak for. Each speaks for the newest of those it has the largest share of, with that share (formats
+// that need no artifact tell nothing): a server that has switched still offers the old one, and one that stays behind does not
+// hold the others back. Of equals the newest.
+size_t ChooseSet(absl::Span<const std::vector<FormatOffer>> sets, absl::Span<const PlanTarget> targets);
+// Leaves the targets the formats that they offer of this set, in its order.
+void NarrowTo(absl::Span<const FormatOffer> set, std::vector<PlanTarget>* targets);
 
 // What is known of a plan.
 struct Prediction {

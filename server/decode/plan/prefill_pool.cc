@@ -79,6 +79,7 @@ PrefillPool::PrefillPool(Options options, Timer* timer, Metrics* metrics)
       timer_(timer),
       state_metric_(metrics->Gauge("aludel_prefill_target_state", "1 at the state a prefill server is in.")),
       credentials_(MakeChannelCredentials(options_.grpc_tls)),
+      formats_(options_.formats),
       sites_(options_.site_limits) {
   SetTargets({options_.targets.begin(), options_.targets.end()});
 }
@@ -139,6 +140,26 @@ void PrefillPool::Leave(Target& target) {
   }
 }
 
+void PrefillPool::Share(Target& target) {
+  target.offers.clear();
+  target.formats.clear();
+  for (const v1::WireFormat& ours : formats_) {
+    FormatOffer offer{ours.name(), ours.artifact_hash()};
+    if (std::find(target.described.begin(), target.described.end(), offer) == target.described.end())
+      continue;
+    if (std::find(target.formats.begin(), target.formats.end(), offer.name) == target.formats.end()) {
+      target.formats.push_back(offer.name);
+    }
+    target.offers.push_back(std::move(offer));
+  }
+}
+
+void PrefillPool::SetFormats(std::vector<v1::WireFormat> formats) {
+  absl::MutexLock lock(&mutex_);
+  formats_ = std::move(formats);
+  for (const auto& target : targets_) Share(*target);
+}
+
 std::vector<std::pair<std::string, v1::Prefill::Stub*>> PrefillPool::Servers() const {
   std::vector<std::pair<std::string, v1::Prefill::Stub*>> servers;
   absl::MutexLock lock(&mutex_);
@@ -195,11 +216,10 @@ void PrefillPool::StartProbe(size_t index) {
 
 void PrefillPool::OnProbe(size_t index, absl::Time sent, const absl::Status& status,
                           const v1::PrefillDescription& description) {
+  absl::MutexLock lock(&mutex_);
   std::vector<std::string> shared;
   absl::Status compatible;
-  if (status.ok()) compatible = CheckCompatible(options_.model, options_.formats, description, &shared);
-
-  absl::MutexLock lock(&mutex_);
+  if (status.ok()) compatible = CheckCompatible(options_.model, formats_, description, &shared);
   --probes_in_flight_;
   Target& target = *targets_[index];
   target.probe = nullptr;
@@ -224,7 +244,11 @@ void PrefillPool::OnProbe(size_t index, absl::Time sent, const absl::Status& sta
       spdlog::info("prefill server {} has restarted", target.server.target);
     }
     target.health.Answered(MonotonicNow());
-    target.formats = std::move(shared);
+    target.described.clear();
+    for (const v1::WireFormat& format : description.formats()) {
+      target.described.push_back({format.name(), format.artifact_hash()});
+    }
+    Share(target);
     target.epoch = description.epoch();
     target.site = description.site();
     target.waiting_tokens = static_cast<int64_t>(description.waiting_tokens());
@@ -292,7 +316,7 @@ std::vector<PlanTarget> PrefillPool::Snapshot() const {
         !target->gone && (target->state == State::kReady || (!any_ready && target->state == State::kSlow));
     targets.push_back({target->server.target, usable, target->formats,
                        std::max(target->waiting_tokens, target->asked_tokens), target->tokens_per_second,
-                       target->gone, target->site, sites_.Open(target->site, now)});
+                       target->gone, target->site, sites_.Open(target->site, now), target->offers});
   }
   return targets;
 }

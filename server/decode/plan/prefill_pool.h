@@ -55,6 +55,8 @@ class PrefillPool {
   std::vector<std::string> SetTargets(const std::vector<ServerName>& targets);
   // By index: the order of options.targets, and of their coming. What has gone is not ready.
   std::vector<PlanTarget> Snapshot() const;
+  // These are this server's formats from now on, best first.
+  void SetFormats(std::vector<v1::WireFormat> formats);
   // Those that are there.
   std::vector<std::pair<std::string, v1::Prefill::Stub*>> Servers() const;
   // The same, to ask what they have stored.
@@ -99,7 +101,9 @@ class PrefillPool {
     PeerHealth health;
     std::string reason;
     uint64_t epoch = 0;
-    std::vector<std::string> formats;
+    std::vector<FormatOffer> described;  // all of its formats
+    std::vector<FormatOffer> offers;     // those that this server has, too
+    std::vector<std::string> formats;    // their names
     std::string site;
     int64_t waiting_tokens = 0;  // as it reported
     int64_t asked_tokens = 0;    // of this server's handoffs from it
@@ -110,6 +114,8 @@ class PrefillPool {
   };
   struct Probe;
 
+  // What it shares of what it has described.
+  void Share(Target& target) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The index of the server, which is new there.
   size_t Place(const ServerName& server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Leave(Target& target) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -124,6 +130,7 @@ class PrefillPool {
   const GaugeFamily state_metric_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   mutable absl::Mutex mutex_;
+  std::vector<v1::WireFormat> formats_ ABSL_GUARDED_BY(mutex_);           // of this server
   std::vector<std::unique_ptr<Target>> targets_ ABSL_GUARDED_BY(mutex_);  // by index
   double asked_tokens_ ABSL_GUARDED_BY(mutex_) = 0;                       // of all handoffs so far
   PrefillDemand demand_ ABSL_GUARDED_BY(mutex_);

@@ -23,10 +23,10 @@ namespace aludel {
 class OperatorApi {
  public:
   // Null for an unknown name.
-  using FindFormat = std::function<const CodecSpec*(absl::string_view name)>;
+  using FindFormat = std::function<std::shared_ptr<const CodecSpec>(absl::string_view name)>;
 
-  // InvalidArgument where `token_sha256` is neither "" nor 64 hexadecimal digits. `store` and what `find_format` finds must
-  // outlive all that is made here.
+  // InvalidArgument where `token_sha256` is neither "" nor 64 hexadecimal digits. `store` must outlive
+  // all that is made here.
   static absl::StatusOr<OperatorApi> Make(const std::string& token_sha256, PrefixStore* store,
                                           FindFormat find_format);
 

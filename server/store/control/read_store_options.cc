@@ -46,9 +46,10 @@ absl::StatusOr<PrefixStore::Options> ReadStoreOptions(const StoreOptions& option
 }
 
 void AddEncoder(const CodecSpec& codec, PrefixStore::Options* store) {
-  const StoreTag encoder = EncoderTag(codec);
-  store->encoders.push_back(encoder);
-  store->cuts.push_back({encoder, CutPlanes(codec)});
+  store->cuts.push_back(CutOf(codec));
+  store->encoders.push_back(store->cuts.back().encoder);
 }
+
+MemoryOrder::Cut CutOf(const CodecSpec& codec) { return {EncoderTag(codec), CutPlanes(codec)}; }
 
 }  // namespace aludel

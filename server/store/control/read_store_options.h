@@ -11,7 +11,10 @@ namespace aludel {
 // caller's to add.
 absl::StatusOr<PrefixStore::Options> ReadStoreOptions(const StoreOptions& options);
 
-// A format whose codes the store keeps. Of the codec its name and its artifact's hash count.
+// A format whose codes the store keeps. Of the codec its name, its kind and its artifact's hash count.
 void AddEncoder(const CodecSpec& codec, PrefixStore::Options* store);
+
+// For PrefixStore::AddCuts, of a format that has come since.
+MemoryOrder::Cut CutOf(const CodecSpec& codec);
 
 }  // namespace aludel

@@ -65,7 +65,7 @@ struct StoreCommands::Prompt {
 };
 
 absl::StatusOr<StoreCommands::Prompt> StoreCommands::ReadPrompt(const v1::StoredPrompt& prompt) const {
-  const CodecSpec* const codec = options_.find_format(prompt.format());
+  const std::shared_ptr<const CodecSpec> codec = options_.find_format(prompt.format());
   if (codec == nullptr) return absl::InvalidArgumentError("'format' is not a format of this server");
   if (prompt.tokens().empty() || prompt.tokens_size() > kMaxTokens) {
     return absl::InvalidArgumentError(
@@ -91,7 +91,7 @@ absl::StatusOr<StoreFilter> StoreCommands::ReadFilter(const v1::StoredOf& of) co
     if (of.has_cache_salt()) filter.salt = salt;
   }
   if (of.has_format()) {
-    const CodecSpec* const codec = of.format().empty() ? nullptr : options_.find_format(of.format());
+    const auto codec = of.format().empty() ? nullptr : options_.find_format(of.format());
     if (codec == nullptr) return absl::InvalidArgumentError("'format' is not a format of this server");
     filter.encoder = EncoderTag(*codec);
   }

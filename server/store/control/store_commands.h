@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -21,7 +22,7 @@ class StoreCommands {
   struct Options {
     PrefixStore* store = nullptr;
     // Null for an unknown name.
-    std::function<const CodecSpec*(absl::string_view format)> find_format;
+    std::function<std::shared_ptr<const CodecSpec>(absl::string_view format)> find_format;
   };
   template <typename Response>
   using Done = std::function<void(absl::StatusOr<Response>)>;

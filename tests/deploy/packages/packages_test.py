@@ -81,6 +81,17 @@ class Contents(unittest.TestCase):
                               f"--threshold={EXPOSURE}", unit.name.replace("@", "@name"))
             print(verdict.strip().splitlines()[-1])
 
+    def test_libraries_of_packing_video_are_suggested_where_programs_load_them(self) -> None:
+        for package, program in (("aludel-server", "aludel-prefill"), ("aludel-tools", "aludel-calibrate")):
+            loaded = re.search(rb"libavcodec\.so\.(\d+)\0", (self.folder / "usr/bin" / program).read_bytes())
+            suggested = command("dpkg-deb", "-f", str(packages()[package]), "Suggests").strip().split(", ")
+            found = [name for name in suggested if re.match("libavcodec|libx265", name)]
+            if loaded is None:
+                self.assertEqual(found, [], package)
+            else:
+                self.assertIn(f"libavcodec{loaded[1].decode()}", found, package)
+                self.assertTrue(any(re.fullmatch(r"libx265-\d+", name) for name in found), package)
+
     def test_configurations_name_what_is_installed(self) -> None:
         for name in CONFFILES:
             text = (self.folder / f"etc/aludel/{name}.textproto").read_text()

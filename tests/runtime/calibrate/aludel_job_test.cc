@@ -69,6 +69,11 @@ class AludelJobTest : public ::testing::Test {
     for (const FormatResult& format : report->formats) kl[format.name] = format.kl;
     return kl;
   }
+  // That the last run has taken, as its report says.
+  double ReportedSeconds() const {
+    std::ifstream file(job_.base.out + ".report/aludel-p5.json");
+    return nlohmann::json::parse(file)["seconds"].get<double>();
+  }
   ArtifactManifest Manifest() const { return LoadArtifactManifest(job_.base.out).value(); }
   static std::vector<std::string> Names(const ArtifactManifest& manifest) {
     std::vector<std::string> names;
@@ -285,6 +290,7 @@ TEST_F(AludelJobTest, APlanOfWhatDoesNotFitIsRefusedBeforeAnythingIsLoaded) {
 
 TEST_F(AludelJobTest, ADryRunPrintsThePlanAndLeavesNothing) {
   job_.dry_run = true;
+  job_.base.out = directory_ + "/not/there/codec";
   job_.options.linear = false;
   ::testing::internal::CaptureStdout();
   absl::Status status = Run();
@@ -332,6 +338,17 @@ TEST_F(AludelJobTest, ReportsWhatItPlannedAndWhatItTook) {
   EXPECT_TRUE(std::filesystem::exists(job_.base.out + ".report/aludel-p5.txt"));
 }
 
+TEST_F(AludelJobTest, AReportThatCannotBeWrittenIsNoFailure) {
+  std::ofstream(job_.base.out + ".report") << "in the way";
+  ::testing::internal::CaptureStdout();
+  const absl::Status status = Run();
+  const std::string said = ::testing::internal::GetCapturedStdout();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(said, HasSubstr("warning: there is no report: " + job_.base.out + ".report"));
+  EXPECT_EQ(Manifest().formats.size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(job_.base.out + ".work"));
+}
+
 TEST_F(AludelJobTest, TrainingTokensBoundWhatADecoderIsFittedTo) {
   ASSERT_TRUE(Run().ok());
   const ArtifactFormat all = Manifest().formats[0];
@@ -359,9 +376,23 @@ TEST_F(AludelJobTest, ABudgetTakesWhatFitsAndTheArtifactIsWhole) {
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_THAT(said, AllOf(HasSubstr("--budget 40.0 s buys "), HasSubstr(" of 20000 steps"),
                           HasSubstr("the whole job takes about ")));
+  EXPECT_LT(ReportedSeconds(), 1.5 * job_.budget);
   EXPECT_GT(Manifest().formats[0].decoders[0].expected->kl, 0);
   const std::map<std::string, double> kl = Measure();
   EXPECT_LT(kl.at("aludel-p5"), 0.8 * kl.at("raw"));
+}
+
+TEST_F(AludelJobTest, ABudgetEndsASearchForALoss) {
+  job_.base.prompts = 100;
+  job_.options.linear = false;
+  job_.options.training.steps = 20'000;
+  job_.bytes_per_token.reset();
+  job_.max_kl = 2;  // that anything meets, and which leaves much to narrow
+  job_.budget = 40;
+  const absl::Status status = Run();
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_LT(ReportedSeconds(), 1.5 * job_.budget);
+  EXPECT_LE(Manifest().formats[0].decoders[0].expected->kl, 2);
 }
 
 TEST_F(AludelJobTest, FitsTheEncoderToTheProducerAlone) {

@@ -104,6 +104,28 @@ TEST(FindCandidate, TakesWhatItHasWhenItsTimeIsOver) {
   EXPECT_EQ(world.fits.size(), 1u);
 }
 
+TEST(FindCandidate, FitsNothingMoreWhenItsTimeEndsWhileItMeasures) {
+  World world({70});
+  SearchGoal goal = Goal(0, 0);
+  goal.time_is_up = [&world] { return world.same_grids.size() >= 3; };
+  const auto found = FindCandidate(goal, world);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(world.fits.size(), 1u);
+  EXPECT_EQ(world.same_grids.size(), 3u) << "nor measures it";
+}
+
+TEST(FindCandidate, NamesTheBudgetWhereNothingMetTheLossUntilItWasOver) {
+  World world({std::nullopt, 70});
+  SearchGoal goal = Goal(0, 1);
+  goal.time_is_up = [] { return true; };
+  const absl::Status status = FindCandidate(goal, world).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(world.fits.size(), 1u) << "one is tried in any case";
+  for (const char* part : {"--budget", "--max-kl 1;", "p=0, 256 bytes/token: 2.0039"}) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+  }
+}
+
 TEST(FindCandidate, EndsWithTheFitThatFails) {
   World world({70});
   world.fails_at = 2;

@@ -82,6 +82,10 @@ TEST_F(Config, GpuHasDefaultsOfItsOwn) {
             8192);
   EXPECT_EQ(LoadDecodeOptions(Write("engine { directory: 'm' device: 'cuda:0' }"))->receive_arena_bytes,
             uint64_t{1} << 30);
+  // One chooses no tokens, the other does.
+  EXPECT_FALSE(defaults->model.engine.warm_up_decoding);
+  EXPECT_TRUE(
+      LoadDecodeOptions(Write("engine { directory: 'm' device: 'cuda:0' }"))->model.engine.warm_up_decoding);
   EXPECT_EQ(
       LoadDecodeOptions(Write("engine { directory: 'm' max_num_batched_tokens: 2048 }"))->receive_arena_bytes,
       uint64_t{128} << 20);
@@ -111,6 +115,7 @@ TEST_F(Config, EverySettingArrivesInItsStruct) {
   EXPECT_THAT(options->model.device.cores, ElementsAre(0, 1, 7));
   EXPECT_EQ(options->model.device.instructions, "portable");
   EXPECT_FALSE(options->model.device.graphs);
+  EXPECT_FALSE(options->model.engine.warm_up_decoding);
   EXPECT_EQ(options->model.engine.kv_blocks, 9);
   EXPECT_EQ(options->model.engine.kv_dtype, DType::kF32);
   EXPECT_EQ(options->model.transformer.max_rows, 64);

@@ -140,6 +140,8 @@ TEST_F(AdapterCodecsTest, AnAdapterTakesCutsOfItsFormats) {
   const AdapterCodecs::Opened opened = codecs.Open(Hash(1));
   ASSERT_THAT(opened.decoders, SizeIs(2));
   EXPECT_EQ(opened.decoders[0]->spec().name, "aludel-p2@2");
+  EXPECT_EQ(codecs.formats()[0].Spec().kind, opened.decoders[0]->spec().kind)
+      << "or it would not be stored as a cut";
   EXPECT_EQ(opened.decoders[1]->spec().name, "aludel-p2");
   EXPECT_THAT(opened.losses, ElementsAre(Pair("aludel-p2", 0.25))) << "of whole codes";
   EXPECT_THAT(codecs.Open(Hash(2)).decoders, IsEmpty());
@@ -154,6 +156,20 @@ TEST_F(AdapterCodecsTest, WhatCannotBeOpenedIsLeftOut) {
   EXPECT_THAT(codecs.Open(Hash(1)).decoders, IsEmpty());
   std::filesystem::remove(absl::StrCat(Artifact(), "/", kArtifactManifest));
   EXPECT_THAT(codecs.Open(Hash(1)).decoders, IsEmpty());
+}
+
+// As for the model itself: such frames go to libavcodec.
+TEST_F(AdapterCodecsTest, TakesPackingVideoOnlyWhereItIsNamed) {
+  Calibrate(1, /*seed=*/1);
+  const ArtifactManifest old = LoadArtifactManifest(Artifact()).value();
+  ArtifactManifest manifest;
+  manifest.producer_hash = old.producer_hash;
+  ArtifactWriter writer = ArtifactWriter::Begin(Artifact()).value();
+  ASSERT_TRUE(KeepFormats(old, {}, /*replace_controls=*/false, &writer, &manifest).ok());
+  manifest.formats[0].aludel.packing = LatentPacking::kVideo;
+  ASSERT_TRUE(writer.Publish(manifest).ok());
+  EXPECT_THAT(Create().formats(), IsEmpty());
+  EXPECT_THAT(Create({kFormat}).formats(), SizeIs(1));
 }
 
 TEST_F(AdapterCodecsTest, OffersWhatTheSettingsName) {

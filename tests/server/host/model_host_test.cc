@@ -1,12 +1,15 @@
 #include "server/host/model_host.h"
 
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/codec/artifact/artifact_versions.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/model/weights/weight_stream.h"
 #include "server/host/arena_room.h"
@@ -65,10 +68,20 @@ ModelOptions WithSteps(int64_t tokens) {
   return options;
 }
 
+TEST(ModelHost, TheCacheIsOfSoManyBytesAtMost) {
+  constexpr uint64_t kBlock = 65536;  // 16 tokens of 8 layers, keys and values of 128 numbers as bf16
+  ModelOptions options = Options(kChat);
+  options.kv_bytes = 4 * kBlock - 1;
+  EXPECT_EQ(Load(options).value()->engine().options().kv_blocks, 3);
+  options.kv_bytes = kBlock - 1;
+  EXPECT_THAT(std::string(Load(options).status().message()),
+              HasSubstr("engine.kv_bytes: found 65535, want at least 65536: a block of 65536 bytes"));
+}
+
 TEST(ModelHost, AHandoffFromSmallerStepsThanItsOwnFits) {
   // A step of 2,048 tokens is a GPU's default, of 256 a CPU's.
   const auto large = Load(WithSteps(2048)).value(), small = Load(WithSteps(256)).value();
-  const CodecSpec& codec = large->codecs().front()->spec();
+  const CodecSpec& codec = large->codecs()->codecs.front()->spec();
   for (const int64_t tokens : {100, 1000, 5000}) {
     EXPECT_EQ(large->HandoffBytesBound(codec, tokens), small->HandoffBytesBound(codec, tokens));
   }
@@ -76,7 +89,7 @@ TEST(ModelHost, AHandoffFromSmallerStepsThanItsOwnFits) {
 
 TEST(ModelHost, StepsAreAsSmallAsACreditIs) {
   const auto host = Load(WithSteps(2048)).value();
-  const CodecSpec& codec = host->codecs().front()->spec();
+  const CodecSpec& codec = host->codecs()->codecs.front()->spec();
   const auto bytes = [&](int64_t tokens) { return host->StepBytesBound(codec, tokens); };
   EXPECT_EQ(bytes(2048), host->StepBytesBound(codec));
   EXPECT_EQ(host->StepTokens(codec, bytes(2048)), 2048);
@@ -90,7 +103,7 @@ TEST(ModelHost, StepsAreAsSmallAsACreditIs) {
 TEST(ModelHost, SaysWhichPromptsItsArenaIsTooSmallFor) {
   constexpr size_t kWindow = 4096;
   const auto host = Load(WithSteps(32)).value();
-  const CodecSpec& codec = host->codecs().front()->spec();
+  const CodecSpec& codec = host->codecs()->codecs.front()->spec();
   const size_t needed = host->HandoffWindow(codec, host->engine().options().max_context, kWindow);
   EXPECT_EQ(needed, 4 * host->StepBytesBound(codec));
   EXPECT_EQ(ArenaShortage(*host, codec, "send_arena_bytes", needed, kWindow), "");
@@ -130,6 +143,44 @@ TEST(ModelHost, AnAdapterMakesAnotherModelOfItsBase) {
     EXPECT_THAT(log.text(), HasSubstr(adapter));
   }
   EXPECT_EQ(hashes.size(), 3);
+}
+
+TEST(ModelHost, OpensWhatIsPublishedBesideWhatItHas) {
+  const TemporaryDirectory files;
+  const std::string root = files.File("codec");
+  ASSERT_TRUE(PublishVersion(root, "deploy/demo/codec").ok());
+  const CodecOptions options{.artifact = root};
+  auto host = PrefillHost::Load(Options("deploy/demo/base"), options);
+  ASSERT_TRUE(host.ok()) << host.status();
+  const auto first = (*host)->codecs();
+  EXPECT_EQ(first->origin.version, "0001");
+  EXPECT_EQ((*host)->OpenNext(options).value(), first) << "nothing was published";
+
+  const std::string spoiled = files.File("spoiled");
+  std::filesystem::copy("deploy/demo/codec", spoiled);
+  const auto replace = [&spoiled](const std::string& from, const std::string& to) {
+    std::ostringstream text;
+    text << std::ifstream(spoiled + "/artifact.json").rdbuf();
+    std::ofstream(spoiled + "/artifact.json") << absl::StrReplaceAll(text.str(), {{from, to}});
+  };
+  const auto complaint = [&] {
+    EXPECT_TRUE(PublishVersion(root, spoiled).ok());
+    return std::string((*host)->OpenNext(options).status().message());
+  };
+  replace("\"packing\": \"rans\"", "\"packing\": \"deflate\"");
+  EXPECT_THAT(complaint(), HasSubstr("give the format another name"));
+  replace("\"packing\": \"deflate\"", "\"packing\": \"rans\"");
+  replace("69c79a3651ba1da27607ccf541728a95", "69c79a3651ba1da27607ccf541728a96");
+  EXPECT_THAT(complaint(), HasSubstr("was calibrated for producer"));
+  replace("69c79a3651ba1da27607ccf541728a96", "69c79a3651ba1da27607ccf541728a95");
+  EXPECT_EQ(complaint(), "");
+  const auto fourth = (*host)->OpenNext(options).value();
+  EXPECT_EQ(fourth->origin.version, "0004");
+  EXPECT_EQ(fourth->codecs.size(), first->codecs.size());
+  EXPECT_EQ((*host)->codecs(), first) << "until it is switched to";
+  std::filesystem::resize_file(root + "/versions/0004/scd.chat.decoder.safetensors", 100);
+  EXPECT_THAT(std::string((*host)->OpenNext(options).status().message()), HasSubstr("the manifest says"))
+      << "of the other side, too";
 }
 
 }  // namespace

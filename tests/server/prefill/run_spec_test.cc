@@ -23,8 +23,9 @@ class Request : public ::testing::Test {
     ticket->mutable_format()->set_artifact_hash(codec_.spec().artifact_hash);
   }
   absl::StatusOr<RunSpec> Read() const {
-    return ReadRunRequest(request_, [&](absl::string_view name) -> const EncoderFactory* {
-      return name == codec_.spec().name ? &codec_ : nullptr;
+    return ReadRunRequest(request_, [&](absl::string_view name, absl::string_view) {
+      const std::shared_ptr<const EncoderFactory> unowned(std::shared_ptr<void>(), &codec_);
+      return name == codec_.spec().name ? unowned : nullptr;
     });
   }
   std::string Refusal() const { return std::string(Read().status().message()); }
@@ -40,7 +41,7 @@ TEST_F(Request, IsReadWithItsDefaults) {
   EXPECT_THAT(spec->prompt, ElementsAre(7, 8));
   EXPECT_EQ(spec->ticket[15], 'x');
   EXPECT_EQ(spec->epoch, 3);
-  EXPECT_EQ(spec->codec, &codec_);
+  EXPECT_EQ(spec->codec.get(), &codec_);
   EXPECT_EQ(spec->max_staleness, absl::InfiniteDuration());
   EXPECT_EQ(spec->credit, std::nullopt);
   EXPECT_EQ(spec->cipher, nullptr);

@@ -1,10 +1,14 @@
 #include "runtime/calibrate/aludel/train_decoder.h"
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <random>
+#include <thread>
 
 #include "gtest/gtest.h"
+#include "runtime/calibrate/aludel/checkpoint.h"
 #include "tests/runtime/model/temporary_directory.h"
 
 namespace aludel {
@@ -200,6 +204,34 @@ TEST(TrainDecoder, AnInterruptedTrainingEndsWithTheSameBytes) {
   }
 }
 
+TEST(Checkpoint, IsTakenOnlyAsItWasWritten) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.File("net.training");
+  std::vector<float> a = {1, 2, 3}, b = {4};
+  ASSERT_TRUE(SaveCheckpoint(path, {5.0, 6.0}, {&a, &b}).ok());
+  std::vector<float> x(3), y(1);
+  double course[2] = {};
+  ASSERT_TRUE(LoadCheckpoint(path, absl::MakeSpan(course), {&x, &y}));
+  EXPECT_EQ(x, a);
+  EXPECT_EQ(y, b);
+  EXPECT_EQ(course[1], 6.0);
+  const std::string whole = directory.Read("net.training");
+  std::vector<float> none(3), other(1);
+  for (const size_t at : {size_t{0}, size_t{30}, whole.size() - 20, whole.size() - 1}) {
+    std::string bad = whole;
+    bad[at] = static_cast<char>(bad[at] ^ 1);
+    directory.Write("net.training", bad);
+    EXPECT_FALSE(LoadCheckpoint(path, absl::MakeSpan(course), {&none, &other})) << "byte " << at;
+  }
+  directory.Write("net.training", std::string(whole.size(), '\0'));
+  EXPECT_FALSE(LoadCheckpoint(path, absl::MakeSpan(course), {&none, &other}))
+      << "as power leaves it that fails";
+  EXPECT_EQ(none, std::vector<float>(3)) << "nothing is changed";
+  const absl::Status status = SaveCheckpoint(directory.File("none/net.training"), {5.0}, {&a});
+  EXPECT_NE(std::string(status.message()).find("No such file or directory"), std::string::npos) << status;
+  EXPECT_NE(std::string(status.message()).find("--work"), std::string::npos) << status;
+}
+
 TEST(TrainDecoder, EndsEarlyWhereHeldOutRowsGainNothing) {
   std::mt19937_64 random(14);
   const DecoderNet truth = RandomNet(random, 20, 12, 5);
@@ -235,6 +267,93 @@ TEST(TrainDecoder, ATimeThatDoesNotSufficeShortensTheCourse) {
   EXPECT_EQ(last, total) << "what is shown ends, too";
   EXPECT_EQ(fit->steps, total);
   EXPECT_LT(fit->held_out_error, 1) << "and it learnt something";
+  EXPECT_TRUE(fit->cut);
+}
+
+TEST(TrainDecoder, ATimeThatIsOverLeavesTheFewestStepsThatLearnSomething) {
+  std::mt19937_64 random(16);
+  const DecoderNet truth = RandomNet(random, 6, 12, 5);
+  const DecoderData train = MakeData(random, 2000, truth), held_out = MakeData(random, 300, truth);
+  DecoderTraining options = Short();
+  options.seconds = 1e-6;
+  const auto fit = TrainDecoder(train, held_out, options, Always);
+  ASSERT_TRUE(fit.ok());
+  EXPECT_EQ(fit->steps, kFewestTrainingSteps);
+  EXPECT_TRUE(fit->cut);
+  EXPECT_LT(fit->held_out_error, 0.9);
+  options.steps = 100;
+  const auto few = TrainDecoder(train, held_out, options, Always);
+  ASSERT_TRUE(few.ok());
+  EXPECT_EQ(few->steps, 100) << "no more than were asked for";
+  EXPECT_FALSE(few->cut);
+}
+
+TEST(TrainDecoder, ATrainingThatTimeHasCutIsResumedAsItWas) {
+  std::mt19937_64 random(19);
+  const DecoderNet truth = RandomNet(random, 6, 12, 5);
+  const DecoderData train = MakeData(random, 2000, truth), held_out = MakeData(random, 300, truth);
+  const TemporaryDirectory directory;
+  DecoderTraining options = Short();
+  options.seconds = 1e-6;
+  options.checkpoint = directory.File("net.training");
+  options.save_seconds = 0;
+  const auto cut = TrainDecoder(train, held_out, options, [](int64_t done, int64_t) { return done < 64; });
+  EXPECT_EQ(cut.status().code(), absl::StatusCode::kCancelled);
+  int64_t first = -1;
+  const auto resumed = TrainDecoder(train, held_out, options, [&first](int64_t done, int64_t) {
+    if (first < 0) first = done;
+    return true;
+  });
+  ASSERT_TRUE(resumed.ok());
+  EXPECT_EQ(first, 64) << "an interruption by its user loses nothing";
+  EXPECT_EQ(resumed->steps, kFewestTrainingSteps);
+  EXPECT_TRUE(resumed->cut);
+  const auto again = TrainDecoder(train, held_out, options, Always);
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->cut) << "nor is what it lacks forgotten";
+  EXPECT_EQ(again->net.out.values, resumed->net.out.values);
+}
+
+TEST(TrainDecoder, AStallDoesNotShortenACourseThatThereIsTimeFor) {
+  std::mt19937_64 random(17);
+  const DecoderNet truth = RandomNet(random, 6, 12, 5);
+  const DecoderData train = MakeData(random, 2000, truth), held_out = MakeData(random, 300, truth);
+  DecoderTraining options = Short();
+  options.seconds = 5;
+  const auto fit = TrainDecoder(train, held_out, options, [](int64_t done, int64_t) {
+    if (done == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    return true;
+  });
+  ASSERT_TRUE(fit.ok());
+  EXPECT_EQ(fit->steps, options.steps);
+  EXPECT_FALSE(fit->cut);
+}
+
+// A row that is seldom drawn is poisoned: with this seed step 633 is the first that meets it.
+TEST(TrainDecoder, KeepsTheBestNetOfATrainingThatDiverges) {
+  std::mt19937_64 random(18);
+  const DecoderNet truth = RandomNet(random, 6, 12, 5);
+  DecoderData train = MakeData(random, 2000, truth);
+  const DecoderData held_out = MakeData(random, 300, truth);
+  train.weight.assign(2000, 1.0f);
+  train.weight[7] = 0.06f;
+  train.y[7 * 5] = ToBf16(std::numeric_limits<float>::quiet_NaN());
+  DecoderTraining options = Short();
+  options.steps = 1000;
+  options.judgements = 100;
+  options.patience = 1000;
+  const auto fit = TrainDecoder(train, held_out, options, Always);
+  ASSERT_TRUE(fit.ok()) << fit.status();
+  EXPECT_LT(fit->held_out_error, 1);
+  for (const float value : fit->net.out.values) ASSERT_TRUE(std::isfinite(value));
+  options.patience = 0;
+  EXPECT_TRUE(std::isnan(TrainDecoder(train, held_out, options, Always)->held_out_error))
+      << "it does diverge";
+
+  train.weight[7] = 1e9f;
+  options.patience = 3;
+  EXPECT_EQ(TrainDecoder(train, held_out, options, Always).status().code(), absl::StatusCode::kInternal)
+      << "nothing to keep";
 }
 
 }  // namespace

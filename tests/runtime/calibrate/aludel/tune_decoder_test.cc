@@ -211,6 +211,34 @@ TEST_P(TuneDecoder, LowersTheKlAndIsTheSameForTheSameSeed) {
   EXPECT_EQ(second.out.values, first.out.values);
 }
 
+TEST_P(TuneDecoder, ATuningThatIsResumedBetweenTwoPassesEndsWithTheSameBytes) {
+  const DecoderTuning tuning{.batch = 1, .learning_rate = 1e-2, .stretch = 2, .seed = 7};
+  DecoderTuner whole({group_}, tuning, 8);
+  std::vector<std::vector<float>> kept;
+  DecoderTuner::Course course;
+  for (int pass = 0; pass < 4; ++pass) {
+    if (pass == 2) {
+      for (const std::vector<float>* values : whole.Weights()) kept.push_back(*values);
+      course = whole.course();
+    }
+    ASSERT_TRUE(whole.Pass(*consumer_, text_, Always).ok());
+  }
+  EXPECT_EQ(course.step, 4);
+  EXPECT_GT(course.draws, 2) << "orders and stretches";
+  DecoderTuner resumed({group_}, tuning, 8);
+  const WeightList weights = resumed.Weights();
+  ASSERT_EQ(weights.size(), kept.size());
+  for (size_t i = 0; i < kept.size(); ++i) *weights[i] = kept[i];
+  resumed.Resume(course);
+  for (int pass = 2; pass < 4; ++pass) ASSERT_TRUE(resumed.Pass(*consumer_, text_, Always).ok());
+  const DecoderNet want = std::move(whole).TakeGroups()[0].net, got = std::move(resumed).TakeGroups()[0].net;
+  EXPECT_EQ(got.linear.values, want.linear.values);
+  EXPECT_EQ(got.hidden.values, want.hidden.values);
+  EXPECT_EQ(got.out.values, want.out.values);
+  EXPECT_EQ(got.bias, want.bias);
+  EXPECT_NE(want.bias, group_.net.bias);
+}
+
 TEST_P(TuneDecoder, StopsWhenAsked) {
   DecoderTuner tuner({group_}, {}, 2);
   const auto status =

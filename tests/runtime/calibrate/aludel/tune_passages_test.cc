@@ -326,6 +326,19 @@ TEST_P(TunePassages, EndsWhenItsTimeIsOver) {
   EXPECT_EQ(seen_.back().step, state->step) << "its last step is judged, too";
 }
 
+TEST_P(TunePassages, EndsAtTheStepThatItsTimeIsOverAt) {
+  const std::vector<TuningPassage> train(text_.begin(), text_.begin() + 2),
+      held_out(text_.begin() + 2, text_.end());
+  PassageTuning tuning{.rank = 2, .epochs = 1000, .batch = 1, .head = kHead, .patience = 1000};
+  int asked = 0;
+  tuning.time_is_up = [&asked] { return ++asked == 3; };
+  PassageTuner tuner = Tuner(tuning);
+  const auto state = tuner.Run(*consumer_, train, held_out, Always);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ(state->step, 3);
+  EXPECT_EQ(seen_.back().step, 3) << "which is judged, too";
+}
+
 // Matrices in bf16 say nearly the same, forward and back.
 TEST_P(TunePassages, RunsWithMatricesInBf16) {
   const auto narrow = CacheGradient::Load(GetParam(), 0, DType::kBf16).value();

@@ -9,6 +9,7 @@
 #include "runtime/calibrate/plan/budget.h"
 #include "runtime/calibrate/plan/machine_room.h"
 #include "runtime/calibrate/plan/stage_clock.h"
+#include "runtime/calibrate/tune_passages_job.h"
 #include "tests/runtime/model/temporary_directory.h"
 
 namespace aludel {
@@ -85,6 +86,22 @@ TEST_F(CalibrationPlanTest, DiskIsRowsOfEveryLayerInBf16) {
   for (const auto& prompt : train_) tokens += static_cast<double>(prompt.size());
   // K and V of four layers, H of the layers that a structure may recompute: a quarter of them and the next.
   EXPECT_DOUBLE_EQ(Of(Stage::kPrefills, Input()).disk, 2 * tokens * (4 * 2 * 16 + 2 * 32) * 2);
+}
+
+TEST_F(CalibrationPlanTest, CheckpointsOfEveryFitStayOnTheDisk) {
+  const NetShape net = PlannedNet(Input());
+  const double bytes = 4.0 * (net.width * (net.inputs + net.outputs) + net.outputs);
+  // Weights and two moments, and a new file beside the old one.
+  EXPECT_DOUBLE_EQ(Of(Stage::kTraining, Input()).disk, 2 * 3 * bytes);
+  job_.options.training.patience = 4;
+  EXPECT_DOUBLE_EQ(Of(Stage::kTraining, Input()).disk, 2 * 4 * bytes) << "the best net so far, too";
+  const double tuning = Of(Stage::kTuning, Input()).disk;
+  job_.bytes_per_token.reset();
+  job_.max_kl = 0.02;
+  const NetShape searched = PlannedNet(Input());
+  const double each = 4.0 * (searched.width * (searched.inputs + searched.outputs) + searched.outputs);
+  EXPECT_DOUBLE_EQ(Of(Stage::kTraining, Input()).disk, (8 + 1) * 4 * each) << "of as many fits as may be";
+  EXPECT_GT(Of(Stage::kTuning, Input()).disk, tuning);
 }
 
 TEST_F(CalibrationPlanTest, TrainingIsStepsTimesBatchTimesTheNet) {
@@ -165,7 +182,9 @@ TEST_F(CalibrationPlanTest, RefusesWhatDoesNotFitAndNamesWhatWould) {
   EXPECT_EQ(memory.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(memory.message()),
               AllOf(HasSubstr("this machine has 1.0 KB free"), HasSubstr("--max-memory")));
-  EXPECT_TRUE(CheckRoom(Input(), {0, 0, false, false}).ok()) << "nobody knows what is free";
+  EXPECT_TRUE(CheckRoom(Input(), {}).ok()) << "nobody knows what is free";
+  const absl::Status full = CheckRoom(Input(), {plan.memory, 0.0, false, false});
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << "and nothing is free";
 }
 
 TEST_F(CalibrationPlanTest, ABudgetBuysWhatFitsAndMoreTimeNeverLess) {
@@ -186,6 +205,29 @@ TEST_F(CalibrationPlanTest, ABudgetBuysWhatFitsAndMoreTimeNeverLess) {
   EXPECT_GT(before.train, 100) << "eight tenths of the time buy more than half";
   EXPECT_TRUE(ChooseForBudget(InputWithMore(), rates_, 1.2 * whole)->everything);
   EXPECT_EQ(*ChooseForBudget(InputWithMore(), rates_, 1.2 * whole), WholeJob(InputWithMore()));
+}
+
+TEST_F(CalibrationPlanTest, ABudgetCutsNoPassageAndLeavesEnoughToLearnFromOrNone) {
+  std::vector<std::vector<int32_t>> passages;  // 20 with 10 questions each
+  for (int32_t i = 0; i < 200; ++i) {
+    passages.push_back(std::vector<int32_t>(60, i / 10));
+    passages.back().push_back(100 + i);
+  }
+  job_.options.linear = true;
+  PlanInput input = Input();
+  input.more = passages;
+  input.by_passages = true;
+  EXPECT_EQ(AtDial(input, 1).more, 200);
+  EXPECT_EQ(AtDial(input, 0.46).more, 90);
+  EXPECT_EQ(AtDial(input, 0.4).more, 80);
+  EXPECT_EQ(AtDial(input, 0.39).more, 0) << "seven of them";
+  EXPECT_EQ(AtDial(input, 0.005).more, 0);
+  job_.retune = true;
+  EXPECT_EQ(AtDial(input, 0.46).more, 90);
+  EXPECT_EQ(AtDial(input, 0.005).more, 80) << "it would do nothing";
+  job_.head_tokens = 60;
+  EXPECT_EQ(CheckTuningPassages(passages, HeadTokens(input)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(CheckTuningPassages(passages, 59).ok());
 }
 
 TEST_F(CalibrationPlanTest, ABudgetThatBuysNothingSaysWhatTheLeastTakes) {
@@ -210,16 +252,31 @@ TEST_F(CalibrationPlanTest, AChoiceIsMadeOnceForAnInterruptedRun) {
     ++asked;
     return ChooseForBudget(Input(), rates_, 0.5 * Seconds(Input()));
   };
-  const auto first = OpenBudget(work.path(), Input(), 60, choose),
-             again = OpenBudget(work.path(), Input(), 60, choose);
+  const auto open = [&](double seconds, const char* machine = "cpu 2") {
+    return OpenBudget(work.path(), Input(), machine, seconds, choose);
+  };
+  const auto first = open(60), again = open(60);
   ASSERT_TRUE(first.ok() && again.ok());
   EXPECT_EQ(*first, *again);
   EXPECT_EQ(asked, 1);
-  EXPECT_TRUE(OpenBudget(work.path(), Input(), 61, choose).ok());
+  EXPECT_TRUE(open(61).ok());
   EXPECT_EQ(asked, 2) << "another time is another choice";
   train_[3][7] = 2;
-  EXPECT_TRUE(OpenBudget(work.path(), Input(), 60, choose).ok());
+  EXPECT_TRUE(open(60).ok());
   EXPECT_EQ(asked, 3) << "other text, too";
+  EXPECT_TRUE(open(60, "cpu 1").ok());
+  EXPECT_EQ(asked, 4) << "and another machine";
+  job_.options.training_tokens = 4000;
+  EXPECT_TRUE(open(60).ok());
+  EXPECT_EQ(asked, 5) << "and other work";
+  EXPECT_TRUE(open(60).ok());
+  EXPECT_EQ(asked, 5);
+  // Figures that are none of this job's are not taken.
+  for (const auto& file : std::filesystem::directory_iterator(work.path())) {
+    std::ofstream(file.path()) << "10 10 0 99999999 4 1 0\n";
+  }
+  EXPECT_TRUE(open(60).ok());
+  EXPECT_EQ(asked, 6);
 }
 
 TEST_F(CalibrationPlanTest, ADeviceThatIsNotHereIsItsPeaksTimesAShare) {
@@ -237,10 +294,30 @@ TEST_F(CalibrationPlanTest, ADeviceThatIsNotHereIsItsPeaksTimesAShare) {
 TEST(MachineRoom, ReadsLinesOfProcFiles) {
   const std::string text = "MemTotal:       100 kB\nMemAvailable:    42 kB\nHugePages_Total:   3\n";
   EXPECT_EQ(KilobyteLine(text, "MemAvailable"), 42 * 1024);
-  EXPECT_EQ(KilobyteLine(text, "Mem"), 0);
-  EXPECT_EQ(KilobyteLine(text, "Swap"), 0);
+  EXPECT_EQ(KilobyteLine(text, "Mem"), std::nullopt);
+  EXPECT_EQ(KilobyteLine(text, "Swap"), std::nullopt);
   EXPECT_GT(FreeMemory(), 0);
   EXPECT_GT(FreeDisk("/tmp/not/there/yet"), 0);
+}
+
+TEST(MachineRoom, IsTheLeastThatAControlGroupOrOneAboveItLeaves) {
+  const TemporaryDirectory root;
+  std::filesystem::create_directories(root.File("job.slice/step"));
+  root.Write("job.slice/memory.max", "1000\n");
+  root.Write("job.slice/memory.current", "700\n");
+  root.Write("job.slice/memory.stat", "active_file 50\ninactive_file 100\n");
+  root.Write("job.slice/step/memory.max", "max\n");
+  EXPECT_EQ(GroupRoom("0::/job.slice/step\n", root.path()), 400);
+  EXPECT_EQ(GroupRoom("0::/\n", root.path()), std::nullopt) << "no limit";
+  root.Write("job.slice/step/memory.max", "50\n");
+  root.Write("job.slice/step/memory.current", "60\n");
+  EXPECT_EQ(GroupRoom("0::/job.slice/step\n", root.path()), 0) << "nothing is free";
+  // Version 1.
+  std::filesystem::create_directories(root.File("memory/old"));
+  root.Write("memory/old/memory.limit_in_bytes", "5000\n");
+  root.Write("memory/old/memory.usage_in_bytes", "2000\n");
+  root.Write("memory/old/memory.stat", "inactive_file 1\ntotal_inactive_file 500\n");
+  EXPECT_EQ(GroupRoom("7:cpu,cpuacct:/x\n4:memory:/old\n0::/\n", root.path()), 3500);
 }
 
 TEST(StageClock, SeesTheMostThatAStageHeld) {

@@ -6,6 +6,7 @@
 #include "runtime/codec/handoff.h"
 #include "runtime/codec/scd/control.h"
 #include "runtime/codec/scd/encode.h"
+#include "runtime/codec/scd/projector.h"
 #include "runtime/codec/scd/reconstruct.h"
 #include "runtime/evaluate/in_process_handoff.h"
 #include "tests/kernels/device_array.h"
@@ -154,15 +155,16 @@ TEST_F(Codec, PayloadBytesAreThoseOfTheFormatDocument) {
   EXPECT_LE(frames[0].payload.size(), codec->spec().max_frame_bytes(2));
 }
 
-// Requests come on other threads than the one whose stream it is.
-TEST_F(Codec, MakesEncodersBesideTheModelsStream) {
+// Requests, and artifacts that are switched, come on other threads than the one whose stream it is.
+TEST_F(Codec, IsOpenedAndMakesEncodersBesideTheModelsStream) {
   Device& device = *side_.device();
-  const auto codec = SmallEncoder();
   const Buffer memory = device.Allocate(sizeof(float)).value();
   const float number = 1;
   device.CopyToDevice(memory.data(), &number, sizeof(number), side_.model().stream());
+  const auto codec = SmallEncoder();
   const auto encoder = codec->NewEncoder();
   ASSERT_TRUE(encoder.ok());
+  EXPECT_TRUE(UploadFor(side_.model(), {1, 2}).ok());
   // There, work waits until somebody synchronizes.
   EXPECT_TRUE(device.name() != "guarded" || !device.Finished(side_.model().stream()));
   EXPECT_TRUE(device.Synchronize(side_.model().stream()).ok());

@@ -1,11 +1,14 @@
 #include "runtime/codec/video/hevc.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <random>
 #include <thread>
 #include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -14,20 +17,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of `width` x `height` random samples in a padded picture.
-HevcPictures Noise(int width, int height, int spread) {
-  static std::mt19937_64 random(std::random_device{}());
-  std::uniform_int_distribution<int> sample(-spread, spread);
-  HevcPictures picture = PaddedPicture(width, height);
-  for (int y = 0; y < height; ++y) {
-    for (int x = 0; x < width; ++x) {
-      picture.samples[static_cast<size_t>(y) * picture.width + x] =
-          static_cast<uint8_t>(std::clamp(128 + sample(random), 0, 255));
-    }
-  }
-  return picture;
-}
-
 absl::StatusOr<HevcPictures> Decode(const std::vector<uint8_t>& slice, const HevcPictures& like) {
   HevcPictures picture = like;
   picture.samples.clear();
@@ -35,12 +24,38 @@ absl::StatusOr<HevcPictures> Decode(const std::vector<uint8_t>& slice, const Hev
   return picture;
 }
 
+// As Decode, in memory that malloc fills with other bytes for every `filling` but 0; sanitizers fill it as they do.
+absl::StatusOr<HevcPictures> DecodeInMemoryOf(int filling, const std::vector<uint8_t>& slice,
+                                              const HevcPictures& like) {
+  mallopt(M_PERTURB, filling);
+  absl::StatusOr<HevcPictures> picture = Decode(slice, like);
+  mallopt(M_PERTURB, 0);
+  return picture;
+}
+
+// Failures tell the seed.
 class Hevc : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_TRUE(LoadHevcEncoder().ok()) << LoadHevcEncoder();
     ASSERT_TRUE(LoadHevcDecoder().ok()) << LoadHevcDecoder();
   }
+  // Of `width` x `height` random samples in a padded picture.
+  HevcPictures Noise(int width, int height, int spread) {
+    std::uniform_int_distribution<int> sample(-spread, spread);
+    HevcPictures picture = PaddedPicture(width, height);
+    for (int y = 0; y < height; ++y) {
+      for (int x = 0; x < width; ++x) {
+        picture.samples[static_cast<size_t>(y) * picture.width + x] =
+            static_cast<uint8_t>(std::clamp(128 + sample(random_), 0, 255));
+      }
+    }
+    return picture;
+  }
+
+  const unsigned seed_ = std::random_device{}();
+  const ::testing::ScopedTrace trace_{__FILE__, __LINE__, absl::StrCat("seed ", seed_)};
+  std::mt19937_64 random_{seed_};
 };
 
 TEST_F(Hevc, GivesBackEverySample) {
@@ -77,6 +92,25 @@ TEST_F(Hevc, MakesTheSameStreamOnAllThreads) {
   EXPECT_THAT(same, ::testing::Each(5));
 }
 
+// 6.9 KB of each of these are libx265's (runtime/calibrate/README.md): 1.2 KB of an encoder, the rest of a filter that is off.
+// LeakSanitizer is told to pass over them. Where malloc is a sanitizer's, this sees none of it.
+TEST_F(Hevc, LosesNoMoreThanIsKnown) {
+  constexpr int kPictures = 100;
+  constexpr double kMostBytes = 8000;
+  const HevcPictures picture = Noise(144, 144, 20);
+  const auto encode = [&picture] {
+    for (int i = 0; i < kPictures; ++i) ASSERT_TRUE(EncodeHevc(picture).ok());
+  };
+  const auto in_use = [] {
+    const struct mallinfo2 memory = mallinfo2();
+    return static_cast<double>(memory.uordblks) + static_cast<double>(memory.hblkhd);
+  };
+  encode();  // what is kept for the next is there then
+  const double before = in_use();
+  encode();
+  EXPECT_LT(in_use() - before, kPictures * kMostBytes);
+}
+
 TEST_F(Hevc, RefusesWhatIsNoSlice) {
   const HevcPictures picture = Noise(200, 100, 10);
   const std::vector<uint8_t> slice = EncodeHevc(picture).value();
@@ -97,21 +131,22 @@ TEST_F(Hevc, RefusesWhatIsNoSlice) {
 }
 
 // libavcodec reads zeros behind a slice that was cut, and may take damage for other samples: frames have a checksum. But what it
-// gives comes of the bytes alone, none of it from memory that was there before.
+// gives comes of the bytes alone, none of it from memory that was there before: here another picture, and other fillings.
 TEST_F(Hevc, SeesSomeDamageAndNeverShowsOldMemory) {
   const HevcPictures picture = Noise(200, 100, 60);
   const std::vector<uint8_t> slice = EncodeHevc(picture).value();
-  std::mt19937_64 random(std::random_device{}());
+  const std::vector<uint8_t> unlike = EncodeHevc(Noise(200, 100, 400)).value();
   int seen = 0;
   constexpr int kRounds = 60;
   for (int i = 0; i < kRounds; ++i) {
-    std::vector<uint8_t> cut(slice.begin(), slice.begin() + 1 + random() % (slice.size() - 1));
+    std::vector<uint8_t> cut(slice.begin(), slice.begin() + 1 + random_() % (slice.size() - 1));
     std::vector<uint8_t> turned = slice;
-    turned[random() % turned.size()] ^= 1 << random() % 8;
+    turned[random_() % turned.size()] ^= 1 << random_() % 8;
     for (const std::vector<uint8_t>& damaged : {cut, turned}) {
-      const auto back = Decode(damaged, picture);
+      const auto back = DecodeInMemoryOf(0x55, damaged, picture);
       seen += back.ok() ? 0 : 1;
-      const auto again = Decode(damaged, picture);
+      ASSERT_TRUE(Decode(unlike, picture).ok());
+      const auto again = DecodeInMemoryOf(0x99, damaged, picture);
       ASSERT_EQ(back.ok(), again.ok()) << back.status() << " " << again.status();
       if (!back.ok()) continue;
       EXPECT_EQ(back->samples.size(), picture.samples.size());
@@ -123,7 +158,6 @@ TEST_F(Hevc, SeesSomeDamageAndNeverShowsOldMemory) {
 
 // Pictures that resemble the one before, and what has nothing to do with it.
 TEST_F(Hevc, GivesBackSequencesOfThreePlanes) {
-  static std::mt19937_64 random(std::random_device{}());
   for (const auto& [width, height, count] :
        {std::tuple(16, 16, 1), std::tuple(32, 32, 40), std::tuple(64, 40, 7), std::tuple(144, 152, 5),
         std::tuple(32, 64, 200)}) {
@@ -132,8 +166,8 @@ TEST_F(Hevc, GivesBackSequencesOfThreePlanes) {
       const size_t picture_bytes = 3 * pictures.plane_bytes();
       for (size_t i = 0; i < picture_bytes * count; ++i) {
         const int before =
-            i < picture_bytes ? static_cast<int>(random() % 256) : pictures.samples[i - picture_bytes];
-        const int change = spread == 0 ? 0 : static_cast<int>(random() % (2 * spread + 1)) - spread;
+            i < picture_bytes ? static_cast<int>(random_() % 256) : pictures.samples[i - picture_bytes];
+        const int change = spread == 0 ? 0 : static_cast<int>(random_() % (2 * spread + 1)) - spread;
         pictures.samples.push_back(static_cast<uint8_t>(before + change));
       }
       const auto slices = EncodeHevcSequence(pictures);

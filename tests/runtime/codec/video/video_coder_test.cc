@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/codec/aludel/latent_packing.h"
@@ -19,14 +20,6 @@ using ::testing::HasSubstr;
 
 constexpr LatentPacking kVideo = LatentPacking::kVideo;
 
-std::vector<float> Noise(int64_t count, float scale) {
-  static std::mt19937_64 random(std::random_device{}());
-  std::normal_distribution<float> normal(0.0f, scale);
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(random);
-  return values;
-}
-
 std::vector<uint8_t> Pack(const std::vector<float>& z, int64_t tokens, const LatentGrid& grid,
                           LatentPacking packing) {
   std::vector<uint8_t> bytes(MaxPackedBytes(grid, packing, tokens));
@@ -34,12 +27,23 @@ std::vector<uint8_t> Pack(const std::vector<float>& z, int64_t tokens, const Lat
   return bytes;
 }
 
+// Failures tell the seed.
 class VideoCoderTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_TRUE(VideoCoder::CheckEncoder({}, 1).ok()) << LoadHevcEncoder();
     ASSERT_TRUE(VideoCoder::CheckDecoder({}).ok()) << LoadHevcDecoder();
   }
+  std::vector<float> Noise(int64_t count, float scale) {
+    std::normal_distribution<float> normal(0.0f, scale);
+    std::vector<float> values(count);
+    for (float& value : values) value = normal(random_);
+    return values;
+  }
+
+  const unsigned seed_ = std::random_device{}();
+  const ::testing::ScopedTrace trace_{__FILE__, __LINE__, absl::StrCat("seed ", seed_)};
+  std::mt19937_64 random_{seed_};
 };
 
 // Bit by bit what the packing without any coder gives.
@@ -93,6 +97,26 @@ TEST_F(VideoCoderTest, LeavesCodesThatAPictureWouldMakeLarger) {
   std::vector<float> back(2);
   ASSERT_TRUE(UnpackLatents(bytes, 1, grid, kVideo, back.data()).ok());
   EXPECT_THAT(back, ElementsAre(3.0f, -300.0f));
+}
+
+// What fails is told from what does not pay: both leave codes as they are.
+TEST_F(VideoCoderTest, CountsPicturesThatCannotBeEncoded) {
+  constexpr int64_t kTokens = 300;
+  const LatentGrid grid{0.5f, {6, 10, 4}};
+  const std::vector<uint8_t> planes(PlaneBytes(grid.bits, kVideo, kTokens));
+  std::vector<uint8_t> payload(VideoCoder::MaxBytes(grid.bits, kTokens));
+  const int64_t before = GetVideoFailures().payloads;
+  VideoCoder(grid).Encode(planes, kTokens, absl::MakeSpan(payload));
+  EXPECT_EQ(payload[0], 1);
+  EXPECT_EQ(Pack({3.0f, -300.0f}, 1, {1.0f, {8, 12}}, kVideo)[0], 0);
+  EXPECT_EQ(GetVideoFailures().payloads, before);
+  const VideoCoder failing(grid, [](const HevcPictures&) -> absl::StatusOr<std::vector<uint8_t>> {
+    return absl::InternalError("libx265 has no memory");
+  });
+  EXPECT_EQ(failing.Encode(planes, kTokens, absl::MakeSpan(payload)), payload.size());
+  EXPECT_EQ(payload[0], 0);
+  EXPECT_EQ(GetVideoFailures().payloads, before + 1);
+  EXPECT_EQ(GetVideoFailures().first, "libx265 has no memory");
 }
 
 // A payload that was made once, by FORMAT.md in another language and libx265 3.5: decoders go on to read it.

@@ -1,9 +1,12 @@
 #include "server/bench/ttft/ttft_plan.h"
 
 #include <set>
+#include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/codec/artifact/artifact_files.h"
+#include "tests/runtime/model/temporary_directory.h"
 
 namespace aludel {
 namespace {
@@ -54,6 +57,28 @@ TEST(TtftPlan, EachFormatGoesWithTheArtifactThatHoldsIt) {
   ASSERT_EQ(two->size(), 2u);
   EXPECT_THAT((*two)[0].formats, ElementsAre("raw", "scd"));
   EXPECT_THAT((*two)[1].formats, ElementsAre("scd"));
+}
+
+// They are slower than rans: what asks for no format gets none of them.
+TEST(TtftPlan, FormatsOfPackingVideoAreMeasuredWhereTheyAreNamed) {
+  const TemporaryDirectory files;
+  const std::string codec = files.File("codec");
+  const ArtifactManifest demo = LoadArtifactManifest(kDemoCodec).value();
+  ArtifactManifest manifest;
+  manifest.producer = demo.producer;
+  manifest.producer_hash = demo.producer_hash;
+  ArtifactWriter writer = ArtifactWriter::Begin(codec).value();
+  ASSERT_TRUE(KeepFormats(demo, {}, /*replace_controls=*/false, &writer, &manifest).ok());
+  ASSERT_EQ(manifest.formats[0].name, "aludel-p2");
+  manifest.formats[0].aludel.packing = LatentPacking::kVideo;
+  ASSERT_TRUE(writer.Publish(manifest).ok());
+
+  const auto named = PlanSetups({codec}, {"aludel-p2", "raw"});
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_THAT((*named)[0].formats, ElementsAre("aludel-p2", "raw"));
+  EXPECT_THAT((*PlanSetups({codec}, {}))[0].formats,
+              ElementsAre("raw", "aludel-p0", "scd", "reuse-only", "planner"));
+  EXPECT_THAT(PlanSetups({codec}, {"aludel-p7"}).status().message(), HasSubstr("aludel-p2"));
 }
 
 TEST(TtftPlan, AFormatThatNobodyHasIsNamed) {

@@ -303,6 +303,25 @@ TEST(CostModel, LearnsNothingOfAServerThatHasGone) {
   EXPECT_TRUE(model.LinkRates().contains("a"));
 }
 
+TEST(CostModel, ForgetsWhatItLearnedOfAnotherArtifact) {
+  CostModel model;
+  const World world;
+  const absl::Time now = absl::UnixEpoch();
+  for (int i = 0; i < 3; ++i) {
+    world.Show(model, "coded", Prompt(100, 1000 * i));
+    world.Show(model, "raw", Prompt(100, 1000 * i));
+  }
+  model.Chosen("a", "coded", now);
+  model.Chosen("a", "raw", now);
+  model.Forget({"coded"});
+  EXPECT_EQ(model.BytesPerToken("coded", 100), 0);
+  EXPECT_FALSE(model.PredictRemote({.name = "a"}, "coded", Prompt(100), "").has_value());
+  EXPECT_TRUE(model.IsStale("a", "coded", now)) << "it may be tried at once";
+  EXPECT_GT(model.BytesPerToken("raw", 100), 0);
+  EXPECT_TRUE(model.PredictRemote({.name = "a"}, "raw", Prompt(100), "").has_value());
+  EXPECT_FALSE(model.IsStale("a", "raw", now));
+}
+
 TEST(CostModel, SaysWhatWasLongNotChosen) {
   CostModel model;
   const absl::Time now = absl::UnixEpoch();

@@ -362,5 +362,44 @@ TEST(Planner, RanksOneServerBeforeTheRequestsOthers) {
   EXPECT_EQ(RankedAfter(0, three, {"c", "a", "elsewhere"}), (Names{"a", "c"}));
 }
 
+const std::vector<std::vector<FormatOffer>> kSets = {{{"a", "new"}, {"raw", ""}},
+                                                     {{"a", "old"}, {"raw", ""}}};
+
+PlanTarget Offering(std::vector<FormatOffer> offers, bool ready = true) {
+  return {.name = "t", .ready = ready, .offers = std::move(offers)};
+}
+
+TEST(ChooseSet, TakesTheArtifactThatMostServersHave) {
+  const PlanTarget old = Offering({{"raw", ""}, {"a", "old"}}), both = Offering({{"a", "new"}, {"a", "old"}}),
+                   now = Offering({{"a", "new"}, {"raw", ""}}), raw = Offering({{"raw", ""}});
+  EXPECT_EQ(ChooseSet(kSets, {}), 0);
+  EXPECT_EQ(ChooseSet(kSets, {raw}), 0) << "which tells nothing";
+  EXPECT_EQ(ChooseSet(kSets, {now}), 0);
+  EXPECT_EQ(ChooseSet(kSets, {old}), 1);
+  EXPECT_EQ(ChooseSet(kSets, {old, now}), 0) << "the newest of equals";
+  EXPECT_EQ(ChooseSet(kSets, {old, both}), 0) << "which speaks for the new one";
+  EXPECT_EQ(ChooseSet(kSets, {old, old, both}), 1);
+  EXPECT_EQ(ChooseSet({}, {old}), 0);
+  EXPECT_EQ(ChooseSet(kSets, {old, both, now}), 0);
+  EXPECT_EQ(ChooseSet(kSets, {Offering({{"a", "old"}}, /*ready=*/false), now}), 0);
+}
+
+TEST(ChooseSet, AnEncoderThatVersionsShareDoesNotMakeThemEqual) {
+  const std::vector<std::vector<FormatOffer>> sets = {{{"a", "new"}, {"b", "same"}},
+                                                      {{"a", "old"}, {"b", "same"}, {"c", "gone"}}};
+  const std::vector<FormatOffer> old = sets[1];
+  EXPECT_EQ(ChooseSet(sets, {Offering(old)}), 1);
+  EXPECT_EQ(ChooseSet(sets, {Offering({{"a", "new"}, {"a", "old"}, {"b", "same"}, {"c", "gone"}})}), 0);
+  EXPECT_EQ(ChooseSet(sets, {Offering({{"a", "new"}, {"b", "same"}})}), 0);
+}
+
+TEST(NarrowTo, LeavesTheFormatsOfOneArtifactInItsOrder) {
+  std::vector<PlanTarget> targets = {Offering({{"raw", ""}, {"a", "old"}}),
+                                     Offering({{"raw", ""}, {"a", "new"}})};
+  NarrowTo(kSets[1], &targets);
+  EXPECT_THAT(targets[0].formats, testing::ElementsAre("a", "raw"));
+  EXPECT_THAT(targets[1].formats, testing::ElementsAre("raw"));
+}
+
 }  // namespace
 }  // namespace aludel

@@ -156,5 +156,22 @@ TEST_F(PrefillPoolTest, ServersComeAndGo) {
   EXPECT_THAT(metrics_.Render(), HasSubstr(a_.target()));
 }
 
+TEST_F(PrefillPoolTest, FormatsOfTwoArtifactsAreSharedByTheirEncoders) {
+  AwaitReady(pool_, {true});
+  using Offers = std::vector<FormatOffer>;
+  EXPECT_EQ(pool_.Snapshot()[0].offers, (Offers{{"aludel", "a0"}, {"raw", ""}}));
+  // Behind a switch here, which the prefill server has not seen.
+  std::vector<v1::WireFormat> both = formats_;
+  both[0].set_artifact_hash("a1");
+  both.push_back(formats_[0]);
+  pool_.SetFormats(both);
+  EXPECT_EQ(pool_.Snapshot()[0].offers, (Offers{{"raw", ""}, {"aludel", "a0"}}));
+  EXPECT_THAT(pool_.Snapshot()[0].formats, ElementsAre("raw", "aludel"));
+  both.pop_back();
+  pool_.SetFormats(both);
+  EXPECT_EQ(pool_.Snapshot()[0].offers, (Offers{{"raw", ""}}));
+  AwaitReady(pool_, {true});
+}
+
 }  // namespace
 }  // namespace aludel

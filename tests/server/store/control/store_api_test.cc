@@ -18,7 +18,7 @@ class StoreApiTest : public ::testing::Test {
  protected:
   StoreApiTest() {
     const auto find_format = [this](absl::string_view name) {
-      return name == codec_.name ? &codec_ : nullptr;
+      return name == codec_.name ? std::make_shared<const CodecSpec>(codec_) : nullptr;
     };
     StoreApi::Options options{.commands = StoreCommands({.store = &store_, .find_format = find_format})};
     SHA256(reinterpret_cast<const uint8_t*>(kToken), sizeof(kToken) - 1, options.token_sha256.data());

@@ -39,7 +39,7 @@ class StoreControlTest : public ::testing::Test {
     TokenHash hash;
     SHA256(reinterpret_cast<const uint8_t*>(kToken), sizeof(kToken) - 1, hash.data());
     const auto find_format = [this](absl::string_view name) {
-      return name == codec_.name ? &codec_ : nullptr;
+      return name == codec_.name ? std::make_shared<const CodecSpec>(codec_) : nullptr;
     };
     service_ = MakeStoreControlService(StoreCommands({.store = &store_, .find_format = find_format}), hash,
                                        &handlers_);

@@ -1,0 +1,141 @@
+#include "server/host/codec_sets.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/codec/codec.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A side of a format that says when it is freed.
+class Side {
+ public:
+  Side(const std::string& name, const std::string& hash, int* freed) : freed_(freed) {
+    spec_.name = name;
+    spec_.artifact_hash = hash;
+  }
+  ~Side() { ++*freed_; }
+  const CodecSpec& spec() const { return spec_; }
+
+ private:
+  CodecSpec spec_;
+  int* const freed_;
+};
+
+using Sets = CodecSets<Side>;
+
+class CodecSetsTest : public ::testing::Test {
+ protected:
+  // An artifact whose format "a" is of this encoder; "raw" is of none.
+  Sets::Handle Make(const std::string& hash) {
+    auto set = std::make_shared<CodecSet<Side>>();
+    set->origin.version = hash;
+    set->codecs.push_back(std::make_unique<Side>("a", hash, &freed_));
+    set->codecs.push_back(std::make_unique<Side>("raw", "", &unrelated_));
+    return set;
+  }
+  std::vector<std::string> Offered() const {
+    std::vector<std::string> versions;
+    for (const auto& set : sets_.offered()) versions.push_back(set->origin.version);
+    return versions;
+  }
+  std::string Hash(const std::string& name, const std::string& hash) {
+    const auto found = sets_.Find(name, hash, now_);
+    return found == nullptr ? "none" : found->spec().artifact_hash;
+  }
+
+  int freed_ = 0;
+  int unrelated_ = 0;
+  absl::Time now_ = absl::UnixEpoch();
+  Sets sets_{Make("e1")};
+};
+
+TEST_F(CodecSetsTest, BothEndsOfASwitchAreFoundByTheirEncoders) {
+  EXPECT_EQ(Hash("a", "e2"), "e1") << "of the name, to say what there is";
+  ASSERT_TRUE(sets_.Switch(Make("e2"), now_).ok());
+  EXPECT_THAT(Offered(), ElementsAre("e2", "e1"));
+  EXPECT_EQ(Hash("a", "e1"), "e1");
+  EXPECT_EQ(Hash("a", "e2"), "e2");
+  EXPECT_EQ(Hash("a", "e3"), "e2");
+  EXPECT_EQ(Hash("raw", ""), "");
+  EXPECT_EQ(Hash("b", "e1"), "none");
+  EXPECT_EQ(sets_.Find("a")->spec().artifact_hash, "e2");
+}
+
+TEST_F(CodecSetsTest, TheOneBeforeIsKeptWhileItIsUsed) {
+  ASSERT_TRUE(sets_.Switch(Make("e2"), now_).ok());
+  const absl::Duration keep = absl::Seconds(60);
+  now_ += absl::Seconds(50);
+  EXPECT_EQ(Hash("a", "e1"), "e1");
+  now_ += absl::Seconds(50);
+  sets_.Tend(now_, keep);
+  EXPECT_THAT(Offered(), ElementsAre("e2", "e1"));
+  EXPECT_EQ(Hash("a", "e2"), "e2") << "which is no use of the other";
+  now_ += absl::Seconds(10);
+  sets_.Tend(now_, keep);
+  EXPECT_THAT(Offered(), ElementsAre("e2"));
+  EXPECT_EQ(freed_, 1);
+}
+
+TEST_F(CodecSetsTest, ASetIsFreedBehindItsLastUserAndByTendAlone) {
+  std::shared_ptr<const Side> ticket = sets_.Find("a");
+  ASSERT_TRUE(sets_.Switch(Make("e2"), now_).ok());
+  sets_.Tend(now_, absl::ZeroDuration());
+  EXPECT_THAT(Offered(), ElementsAre("e2"));
+  EXPECT_EQ(sets_.held(), 2);
+  EXPECT_EQ(ticket->spec().artifact_hash, "e1") << "it goes on";
+  ticket = nullptr;
+  EXPECT_EQ(freed_, 0) << "on this thread, which may be an engine's";
+  sets_.Tend(now_, absl::ZeroDuration());
+  EXPECT_EQ(freed_, 1);
+  EXPECT_EQ(sets_.held(), 1);
+}
+
+TEST_F(CodecSetsTest, SwitchesWaitForUsersOfOldOnes) {
+  const std::shared_ptr<const Side> first = sets_.Find("a");
+  ASSERT_TRUE(sets_.Switch(Make("e2"), now_).ok());
+  std::shared_ptr<const Side> second = sets_.Find("a");
+  ASSERT_TRUE(sets_.Switch(Make("e3"), now_).ok());
+  EXPECT_EQ(sets_.held(), 3);
+  const Sets::Handle fourth = Make("e4");
+  EXPECT_THAT(std::string(sets_.Switch(fourth, now_).message()), HasSubstr("still use"));
+  EXPECT_THAT(Offered(), ElementsAre("e3", "e2"));
+  sets_.Tend(now_, absl::Seconds(1));
+  EXPECT_FALSE(sets_.Switch(fourth, now_).ok()) << "the first one is used";
+  EXPECT_TRUE(absl::IsAborted(sets_.CheckRoom())) << "so that it is tried again";
+}
+
+TEST_F(CodecSetsTest, SetsThatNobodyAsksForAnyMoreCountAsLongAsTheyAreHeld) {
+  const std::shared_ptr<const Side> first = sets_.Find("a");
+  std::vector<std::shared_ptr<const Side>> users;
+  for (const char* next : {"e2", "e3"}) {
+    ASSERT_TRUE(sets_.CheckRoom().ok()) << next;
+    ASSERT_TRUE(sets_.Switch(Make(next), now_).ok()) << next;
+    users.push_back(sets_.Find("a"));
+    sets_.Tend(now_, absl::ZeroDuration());
+    EXPECT_EQ(Offered().size(), 1u);
+  }
+  EXPECT_EQ(sets_.held(), 3);
+  EXPECT_TRUE(absl::IsAborted(sets_.CheckRoom()));
+  EXPECT_FALSE(sets_.Switch(Make("e4"), now_).ok());
+  users.erase(users.begin());  // of the second one
+  sets_.Tend(now_, absl::ZeroDuration());
+  EXPECT_TRUE(sets_.Switch(Make("e4"), now_).ok());
+}
+
+TEST_F(CodecSetsTest, RollingBackTakesTheKeptOne) {
+  const Sets::Handle first = sets_.current();
+  const Sets::Handle second = Make("e2");
+  ASSERT_TRUE(sets_.Switch(second, now_).ok());
+  ASSERT_TRUE(sets_.Switch(first, now_).ok());
+  EXPECT_THAT(Offered(), ElementsAre("e1", "e2"));
+  ASSERT_TRUE(sets_.Switch(first, now_).ok()) << "it is current";
+  EXPECT_THAT(Offered(), ElementsAre("e1", "e2"));
+  EXPECT_EQ(sets_.held(), 2);
+}
+
+}  // namespace
+}  // namespace aludel
