@@ -17,10 +17,13 @@ struct DeviceOptions {
   // What the kernels are made of. On a CPU, for tests and comparisons: "portable", "avx2", "avx512",
   // "avx512_vnni", "avx512_bf16", or "onednn", its bf16 products on AVX-512; empty: the best that this CPU
   // has. On a GPU, the products of prefill attention: "mma", or "wgmma" on compute capability 9.0 where it
-  // takes the head size; empty: "mma", which runs on all of them.
+  // takes the head size; empty: "wgmma" on that, and "mma" on all others.
   std::string instructions;
   // Whether a GPU remembers repeated work as CUDA graphs. Results are the same bits either way.
   bool graphs = true;
+  // Whether a decode step's kernels begin on a GPU of compute capability 9.0 while those in front of them end (programmatic
+  // dependent launch): their first weights are then on their way. Off until a card has timed it.
+  bool dependent_launch = false;
 };
 
 }  // namespace aludel

@@ -28,8 +28,8 @@ constexpr char kWgmma[] = "wgmma";
 // stream; Free orders the memory's next use after all work enqueued so far on any stream.
 class CudaDevice final : public Device, public ReplayKinds {
  public:
-  CudaDevice(int ordinal, bool graphs, bool wgmma)
-      : ordinal_(ordinal), graphs_(graphs), wgmma_(wgmma), name_(absl::StrCat("cuda:", ordinal)) {}
+  CudaDevice(int ordinal, const DeviceOptions& options)
+      : ordinal_(ordinal), options_(options), name_(absl::StrCat("cuda:", ordinal)) {}
   ~CudaDevice() override;
 
   absl::Status Init();
@@ -63,8 +63,7 @@ class CudaDevice final : public Device, public ReplayKinds {
   CudaStream& Enter(Stream stream);
 
   int ordinal_;
-  bool graphs_;
-  bool wgmma_;
+  DeviceOptions options_;  // Init makes the device's own choices
   std::string name_;
   cudaMemPool_t pool_ = nullptr;
   cudaStream_t memory_stream_ = nullptr;
@@ -80,8 +79,10 @@ absl::Status CudaDevice::Init() {
   absl::Status status =
       FromCuda(cudaGetDeviceProperties(&properties, ordinal_), absl::StrCat(name_, ": read its properties"));
   if (!status.ok()) return status;
-  status = CheckCapability(absl::StrCat(name_, ": ", properties.name), {properties.major, properties.minor},
-                           wgmma_ ? kWgmma : kMma);
+  const ComputeCapability capability{properties.major, properties.minor};
+  if (options_.instructions.empty()) options_.instructions = BestInstructions(capability);
+  options_.dependent_launch = options_.dependent_launch && capability.major >= 9;
+  status = CheckCapability(absl::StrCat(name_, ": ", properties.name), capability, options_.instructions);
   if (!status.ok()) return status;
   cudaError_t error = cudaSetDevice(ordinal_);
   cudaMemPoolProps pool_properties = {};
@@ -94,11 +95,11 @@ absl::Status CudaDevice::Init() {
   if (error == cudaSuccess) error = cudaEventCreateWithFlags(&order_, cudaEventDisableTiming);
   status = FromCuda(error, absl::StrCat(name_, ": set up its memory pool"));
   if (!status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<CudaStream>> stream = CudaStream::Create(name_, graphs_);
+  absl::StatusOr<std::unique_ptr<CudaStream>> stream = CudaStream::Create(name_, options_);
   if (!stream.ok()) return stream.status();
   default_stream_ = *std::move(stream);
   absl::StatusOr<std::unique_ptr<CudaOps>> ops =
-      CudaOps::Create(this, ordinal_, wgmma_, default_stream_.get());
+      CudaOps::Create(this, ordinal_, options_.instructions == kWgmma, default_stream_.get());
   if (!ops.ok()) return ops.status();
   ops_ = *std::move(ops);
   return absl::OkStatus();
@@ -162,7 +163,7 @@ void CudaDevice::Free(void* data) {
 
 absl::StatusOr<Stream> CudaDevice::CreateStream() {
   if (absl::Status status = FromCuda(cudaSetDevice(ordinal_), name_); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<CudaStream>> stream = CudaStream::Create(name_, graphs_);
+  absl::StatusOr<std::unique_ptr<CudaStream>> stream = CudaStream::Create(name_, options_);
   if (!stream.ok()) return stream.status();
   std::lock_guard<std::mutex> lock(mutex_);
   streams_.push_back(*std::move(stream));
@@ -215,6 +216,10 @@ void CudaDevice::Replay(const ReplayKey& key, Stream stream, absl::FunctionRef<v
 
 }  // namespace
 
+std::string BestInstructions(ComputeCapability capability) {
+  return capability.major == 9 && capability.minor == 0 ? kWgmma : kMma;
+}
+
 absl::Status CheckCapability(const std::string& gpu, ComputeCapability capability,
                              const std::string& instructions) {
   const auto [major, minor] = capability;
@@ -261,7 +266,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal, const Device
         "%s: this process sees %d GPUs, want an ordinal below that (CUDA_VISIBLE_DEVICES hides some)", name,
         count));
   }
-  auto device = std::make_unique<CudaDevice>(ordinal, options.graphs, options.instructions == kWgmma);
+  auto device = std::make_unique<CudaDevice>(ordinal, options);
   if (absl::Status status = device->Init(); !status.ok()) return status;
   return device;
 }

@@ -23,6 +23,8 @@ struct ComputeCapability {
 };
 absl::Status CheckCapability(const std::string& gpu, ComputeCapability capability,
                              const std::string& instructions);
+// What a GPU takes where DeviceOptions::instructions is empty.
+std::string BestInstructions(ComputeCapability capability);
 
 // Bytes that GPU `ordinal` has free, or nothing where it does not say.
 std::optional<int64_t> FreeCudaMemory(int ordinal);

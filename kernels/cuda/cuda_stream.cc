@@ -22,15 +22,17 @@ bool IsPinned(const void* host, size_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(const std::string& device_name, bool graphs) {
-  std::unique_ptr<CudaStream> stream(new CudaStream(device_name, graphs));
+absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(const std::string& device_name,
+                                                               const DeviceOptions& options) {
+  std::unique_ptr<CudaStream> stream(new CudaStream(device_name, options));
   if (absl::Status status = stream->Init(); !status.ok()) return status;
   return stream;
 }
 
-CudaStream::CudaStream(std::string device_name, bool graphs)
+CudaStream::CudaStream(std::string device_name, const DeviceOptions& options)
     : device_name_(std::move(device_name)),
-      replay_(graphs ? GraphReplay::OpenBackend([this] { return OpenGraphs(); }) : nullptr) {}
+      dependent_launch_(options.dependent_launch),
+      replay_(options.graphs ? GraphReplay::OpenBackend([this] { return OpenGraphs(); }) : nullptr) {}
 
 absl::StatusOr<std::unique_ptr<GraphBackend>> CudaStream::OpenGraphs() {
   absl::StatusOr<std::unique_ptr<CudaGraphs>> graphs = CudaGraphs::Create(device_name_, stream_);

@@ -16,6 +16,7 @@
 #include "kernels/cuda/cuda_graphs.h"
 #include "kernels/cuda/graph_replay.h"
 #include "kernels/cuda/launch_digest.h"
+#include "kernels/device_options.h"
 #include "kernels/replay_stats.h"
 
 namespace aludel::cuda {
@@ -42,8 +43,9 @@ class CudaStream {
   static constexpr int kSegments = 3;
   static constexpr size_t kSegmentBytes = size_t{4} << 20;  // a million block ids: one op's bound
 
-  // `device_name` is for messages. `graphs`: whether Replay makes any.
-  static absl::StatusOr<std::unique_ptr<CudaStream>> Create(const std::string& device_name, bool graphs);
+  // `device_name` is for messages. `options`: whether Replay makes graphs, and dependent_launch().
+  static absl::StatusOr<std::unique_ptr<CudaStream>> Create(const std::string& device_name,
+                                                            const DeviceOptions& options);
   // Waits for the stream.
   ~CudaStream();
   CudaStream(const CudaStream&) = delete;
@@ -69,6 +71,9 @@ class CudaStream {
   // where they do end. Else 0.
   int64_t positions() const { return replay_.positions(); }
   const ReplayStats& replay_stats() const { return replay_.stats(); }
+
+  // See DeviceOptions.
+  bool dependent_launch() const { return dependent_launch_; }
 
   // Enqueues what `launcher(args..., stream)` does, and collects the cudaError_t that it returns. `what` and
   // `args` say all that it does: where a graph runs in its place, they are compared with the captured ones.
@@ -115,7 +120,7 @@ class CudaStream {
     size_t bytes;
   };
 
-  CudaStream(std::string device_name, bool graphs);
+  CudaStream(std::string device_name, const DeviceOptions& options);
 
   absl::Status Init();
   absl::StatusOr<std::unique_ptr<GraphBackend>> OpenGraphs();
@@ -124,6 +129,7 @@ class CudaStream {
   void NextSegment();
 
   std::string device_name_;
+  const bool dependent_launch_;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t here_ = nullptr;  // for Follow, recorded anew each time
   void* workspace_ = nullptr;

@@ -67,7 +67,7 @@ void CudaOps::QkvRopeWrite(const LayerInput& input, absl::Span<const SequenceRow
                      static_cast<int>(input.q->out_features() / kv.head_dim),
                      table,
                      PlanesOf(kv)};
-  state.Launch("launch NormQkv", LaunchQkv, args);
+  state.Launch("launch NormQkv", LaunchQkv, args, state.dependent_launch());
 }
 
 void CudaOps::GateUpSilu(const LayerGate& gate, Stream stream) {
@@ -81,7 +81,7 @@ void CudaOps::GateUpSilu(const LayerGate& gate, Stream stream) {
                       gate.out.bf16(),
                       gate.out.stride,
                       gate.out.cols};
-  state.Launch("launch NormGateUp", LaunchGateUp, args);
+  state.Launch("launch NormGateUp", LaunchGateUp, args, state.dependent_launch());
 }
 
 }  // namespace aludel::cuda

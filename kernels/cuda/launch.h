@@ -52,7 +52,9 @@ constexpr int kMmaDecodeBlocksPerSm = 3;
 
 // For tiles of MmaPrefillQueries, or kMmaDecodeQueries where `decode`. Pages of bf16, their rows whole pieces
 // of 16 bytes that are aligned to it, positions below 2^31. `units` as in args.work.
-cudaError_t LaunchMmaAttention(const AttentionArgs& args, int64_t units, bool decode, cudaStream_t stream);
+// `early` as in LaunchBehind, and below.
+cudaError_t LaunchMmaAttention(const AttentionArgs& args, int64_t units, bool decode, bool early,
+                               cudaStream_t stream);
 
 // As above for prefill on a GPU of compute capability 9.0, for heads that WgmmaTakes: tiles of kWgmmaQueries,
 // key tiles of kWgmmaKeyTile, a block on an SM at a time.
@@ -102,7 +104,7 @@ cudaError_t LaunchTileGemm(const TensorView& a, const void* w, const float* bias
                            const TensorView& out, cudaStream_t stream);
 
 // The product of at most kSkinnyRows rows, see skinny_gemm.cuh for what it wants of its arguments.
-cudaError_t LaunchSkinnyGemm(const SkinnyArgs& args, WeightFormat format, cudaStream_t stream);
+cudaError_t LaunchSkinnyGemm(const SkinnyArgs& args, WeightFormat format, bool early, cudaStream_t stream);
 
 // At most kSkinnyRows rows of `a` to int8 for it: values [a.rows, whole runs], scales [groups, kSkinnyRows].
 cudaError_t LaunchQuantizeRows(const TensorView& a, int8_t* values, float* scales, cudaStream_t stream);

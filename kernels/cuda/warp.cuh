@@ -86,6 +86,21 @@ __device__ inline float Exp2(float x) {
   return y;
 }
 
+// Programmatic dependent launch, of compute capability 9.0 (launched by LaunchBehind; else neither does anything). A kernel that
+// calls AwaitEarlier in each of its blocks before it reads what kernels before it wrote, and before it writes, may begin
+// while they run: until then it works on what no kernel of the step writes. AllowNext lets such a one begin once all blocks
+// of this kernel have called it.
+__device__ inline void AwaitEarlier() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ inline void AllowNext() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 #endif
 
 __device__ inline float WarpMax(float value, int lanes) {

@@ -260,12 +260,14 @@ std::string ModelShapeNames() {
 
 absl::Status MakeModel(const MakeModelOptions& options,
                        const std::function<bool(int64_t done, int64_t total)>& progress) {
-  ALUDEL_ASSIGN_OR_RETURN(const Shape* shape, FindShape(options.shape));
+  ALUDEL_ASSIGN_OR_RETURN(const Shape* const found, FindShape(options.shape));
+  Shape shape = *found;
+  if (options.layers > 0) shape.layers = options.layers;
   if (options.shard_bytes <= 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("shard size is ", options.shard_bytes, ", want a positive number of bytes"));
   }
-  const std::vector<Planned> plan = PlanTensors(*shape);
+  const std::vector<Planned> plan = PlanTensors(shape);
   int64_t total = 0;
   for (const Planned& tensor : plan) total += static_cast<int64_t>(tensor.spec.bytes);
   ALUDEL_RETURN_IF_ERROR(PrepareDirectory(options.out, total));
@@ -290,7 +292,7 @@ absl::Status MakeModel(const MakeModelOptions& options,
     ALUDEL_RETURN_IF_ERROR(WriteJson(absl::StrCat(options.out, "/model.safetensors.index.json"), index));
   }
   if (!options.tokenizer.empty()) ALUDEL_RETURN_IF_ERROR(CopyTokenizer(options.tokenizer, options.out));
-  ALUDEL_RETURN_IF_ERROR(WriteJson(absl::StrCat(options.out, "/config.json"), MakeConfig(*shape)));
+  ALUDEL_RETURN_IF_ERROR(WriteJson(absl::StrCat(options.out, "/config.json"), MakeConfig(shape)));
   std::move(remove_files).Cancel();
   return absl::OkStatus();
 }

@@ -15,6 +15,7 @@ struct MakeModelOptions {
   std::string shape;      // a name of ModelShapeNames()
   std::string out;        // a directory that is empty or does not exist
   std::string tokenizer;  // a model directory whose tokenizer files are copied; empty: none, servers want one
+  int layers = 0;         // instead of the shape's; 0: those
   uint64_t seed = 1;      // same seed, same bytes
   int64_t shard_bytes = 5'000'000'000;
 };

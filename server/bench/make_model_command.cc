@@ -24,12 +24,14 @@ constexpr int64_t kMegabyte = 1'000'000;
 absl::Status MakeModelCommand(int argc, char** argv) {
   MakeModelOptions options;
   int64_t seed = 1;
+  int64_t layers = 0;
   int64_t shard_megabytes = options.shard_bytes / kMegabyte;
   const std::string shapes = "one of " + ModelShapeNames();
   FlagSet flags(kUsage);
   flags.Add("shape", "NAME", &options.shape, shapes.c_str());
   flags.Add("out", "DIR", &options.out, "directory to write, empty or new");
   flags.Add("tokenizer", "DIR", &options.tokenizer, "copy the tokenizer of this model directory");
+  flags.Add("layers", "N", &layers, "so many layers instead of the shape's, which is 0");
   flags.Add("seed", "N", &seed, "same seed, same bytes");
   flags.Add("shard-mb", "N", &shard_megabytes, "largest file in MB (millions of bytes)");
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
@@ -43,6 +45,8 @@ absl::Status MakeModelCommand(int argc, char** argv) {
   if (shard_megabytes < 1 || shard_megabytes > kMegabyte) {
     return absl::InvalidArgumentError("--shard-mb wants a number from 1 to 1000000");
   }
+  if (layers < 0 || layers > 1000) return absl::InvalidArgumentError("--layers wants a number from 0 to 1000");
+  options.layers = static_cast<int>(layers);
   options.seed = static_cast<uint64_t>(seed);
   options.shard_bytes = shard_megabytes * kMegabyte;
   StopOnSignals();

@@ -76,14 +76,13 @@ struct Study {
   TtftPrompts prompts;
 };
 
-absl::StatusOr<std::vector<int32_t>> TokensOf(const std::string& path, const std::string& model) {
+absl::StatusOr<std::vector<int32_t>> TokensOf(const std::string& path, const Tokenizer& tokenizer) {
   if (path.empty()) return std::vector<int32_t>();
   std::ifstream in(path);
   if (!in.is_open()) return absl::NotFoundError(absl::StrCat("--text: ", path, " cannot be read"));
   std::stringstream text;
   text << in.rdbuf();
-  ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(model));
-  ALUDEL_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer->Encode(text.str(), false));
+  ALUDEL_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer.Encode(text.str(), false));
   if (ids.empty()) return absl::InvalidArgumentError(absl::StrCat("--text: ", path, " holds no tokens"));
   return ids;
 }
@@ -98,8 +97,12 @@ absl::StatusOr<Study> PlanStudy(const Flags& flags) {
   ALUDEL_ASSIGN_OR_RETURN(std::vector<double> links, ParseLinks(flags.links));
   ALUDEL_ASSIGN_OR_RETURN(std::vector<TtftSetup> setups,
                           PlanSetups(flags.codecs, absl::StrSplit(flags.formats, ',', absl::SkipEmpty())));
-  ALUDEL_ASSIGN_OR_RETURN(std::vector<int32_t> text,
-                          TokensOf(flags.text, ModelPath::Parse(flags.consumer).base));
+  ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
+                          Tokenizer::Load(ModelPath::Parse(flags.consumer).base));
+  ALUDEL_ASSIGN_OR_RETURN(std::vector<int32_t> text, TokensOf(flags.text, *tokenizer));
+  // A model may know more ids than its tokenizer, and the gateway takes only those of the tokenizer.
+  const int64_t vocab =
+      std::min<int64_t>({producer.vocab, consumer.vocab, int64_t{tokenizer->vocab_size()}});
   const std::string bin =
       flags.bin.empty() ? std::filesystem::read_symlink("/proc/self/exe").parent_path().string() : flags.bin;
   return Study{.lengths = std::move(lengths),
@@ -107,7 +110,7 @@ absl::StatusOr<Study> PlanStudy(const Flags& flags) {
                .setups = std::move(setups),
                .raw_bytes_per_token = int64_t{4} * producer.layers * producer.kv_dim(),
                .bin = bin,
-               .prompts = TtftPrompts(std::min(producer.vocab, consumer.vocab), std::move(text),
+               .prompts = TtftPrompts(vocab, std::move(text),
                                       static_cast<uint64_t>(flags.seed))};
 }
 

@@ -52,6 +52,9 @@ BenchFlags ParseBenchFlags(int* argc, char** argv) {
   const std::string graphs = flags.Take("graphs", "on");
   if (graphs != "on" && graphs != "off") End("--graphs wants on or off");
   flags.device.graphs = graphs == "on";
+  const std::string early = flags.Take("dependent-launch", "off");
+  if (early != "on" && early != "off") End("--dependent-launch wants on or off");
+  flags.device.dependent_launch = early == "on";
   return flags;
 }
 

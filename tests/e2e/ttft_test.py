@@ -90,6 +90,15 @@ class Ttft(unittest.TestCase):
         self.assertIsNone(re.search(r"(src|href)=|@import|https?://|<script", text), "one file, nothing from outside")
         self.assertEqual((self.left_over(), self.servers()), ([], []))
 
+    def test_prompts_hold_ids_that_the_tokenizer_knows(self) -> None:
+        # Twice as many ids as the tokenizer has.
+        model = self.folder / "model"
+        subprocess.run([str(binaries / "aludel-bench"), "make-model", "--shape", "tiny", "--out", str(model), "--tokenizer",
+                        "deploy/demo/base"], cwd=ROOT, check=True, capture_output=True)
+        code, out, err = self.run_it("--producer", str(model), "--consumer", str(model), "--threads", "1", "--formats", "raw",
+                                     "--lengths", "64", "--links", "none", "--repeats", "1")
+        self.assertEqual(code, 0, out + err)
+
     def test_a_stop_ends_the_servers_and_keeps_the_figures(self) -> None:
         figures = self.folder / "ttft.json"
         process = self.start(*PAIR, "--formats", "raw", "--lengths", "64", "--links", "none", "--repeats", "1000",

@@ -39,10 +39,10 @@ def run(command: List[str], limit: float, environment: Optional[Dict[str, str]] 
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
-        raise Failed(f"{text_of(command)}: took longer than {limit:.0f} s", output) from None
+        raise Failed(f"took longer than {limit:.0f} s: {text_of(command)}", output) from None
     if process.returncode != 0:
         last = "; ".join((output + errors).strip().splitlines()[-4:])
-        raise Failed(f"{text_of(command)}: code {process.returncode}: {last}", output)
+        raise Failed(f"code {process.returncode}: {last}: {text_of(command)}", output)
     return output
 
 

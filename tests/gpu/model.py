@@ -22,9 +22,9 @@ class Model:
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
         self.worker = ThreadPoolExecutor(1)
-        self.making: Optional[Future] = None
+        self.making: Optional[Future] = None  # and `shallow`, whose kernels are the model's
         self.coding: Optional[Future] = None
-        self.producer = self.consumer = ROOT / "deploy/demo/base"
+        self.shallow = self.producer = self.consumer = ROOT / "deploy/demo/base"
         self.codec = ROOT / "deploy/demo/codec"
         self.operating_point = "the demo pair's own artifact"
         if bundle.small:
@@ -33,6 +33,7 @@ class Model:
         self.folder = (memory_folder(2 * SHAPE_BYTES) or bundle.work) / f"aludel-gpu-{os.getpid()}"
         self.folder.mkdir(parents=True)
         self.producer = self.consumer = self.folder / "model"
+        self.shallow = self.folder / "shallow"
         self.codec = self.folder / "codec"
 
     def start(self, clock: Clock) -> None:
@@ -43,10 +44,11 @@ class Model:
         self.coding = self.worker.submit(self.make_codecs, clock)
 
     def make(self, clock: Clock) -> None:
-        command = [self.bundle.program("aludel-bench"), "make-model", "--shape", SHAPE, "--out", str(self.producer),
-                   "--tokenizer", str(ROOT / "deploy/demo/base")]
-        say(f"making the model: {text_of(command)}")
-        run(command, clock.left())
+        for out, layers in ((self.producer, []), (self.shallow, ["--layers", "2"])):
+            command = [self.bundle.program("aludel-bench"), "make-model", "--shape", SHAPE, "--out", str(out),
+                       "--tokenizer", str(ROOT / "deploy/demo/base"), *layers]
+            say(f"making the model: {text_of(command)}")
+            run(command, clock.left())
 
     def make_codecs(self, clock: Clock) -> None:
         for preset in ("scd", "aludel"):

@@ -76,7 +76,7 @@ class Rehearsal(unittest.TestCase):
             self.assertEqual(self.rows[f"failed_tests_{name}"]["value"], 0, self.rows[f"failed_tests_{name}"])
 
     def test_what_only_a_card_says_is_null(self) -> None:
-        for tool in ("memcheck", "racecheck", "memcheck_wgmma"):
+        for tool in ("memcheck", "racecheck", "memcheck_mma"):
             self.assertIsNone(self.rows[f"sanitizer_{tool}"]["value"])
         self.assertEqual(self.rows["profile_decode_Bf16Product"]["reason"], "the device is not a card")
 

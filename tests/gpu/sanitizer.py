@@ -10,7 +10,7 @@ from report import Report
 
 # The most wanted first. One after the other: side by side they would all be cut short.
 RUNS = [("memcheck", "*/Cuda", "sanitizer_memcheck"), ("racecheck", "*/Cuda", "sanitizer_racecheck"),
-        ("memcheck", "*Atten*/Cudawgmma", "sanitizer_memcheck_wgmma")]
+        ("memcheck", "*Atten*/Cudamma", "sanitizer_memcheck_mma")]
 SHARES = [0.4, 0.4, 0.2]
 
 

@@ -49,6 +49,13 @@ TEST(OpenDevice, KnowsAGpusInstructionsByName) {
   }
 }
 
+TEST(OpenDevice, ChoosesTheInstructionsOfAGpu) {
+  EXPECT_EQ(BestInstructions({9, 0}), "wgmma");
+  for (const ComputeCapability other : {ComputeCapability{8, 0}, {8, 9}, {10, 0}, {12, 0}}) {
+    EXPECT_EQ(BestInstructions(other), "mma");
+  }
+}
+
 TEST(OpenDevice, SaysThatAGpuLacksTheInstructions) {
   EXPECT_EQ(CheckCapability("A100", {8, 0}, "mma"), absl::OkStatus());
   EXPECT_EQ(CheckCapability("H100", {9, 0}, "wgmma"), absl::OkStatus());

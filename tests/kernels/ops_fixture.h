@@ -85,7 +85,7 @@ inline const DeviceOptions kDevices[] = {
     {.name = "cpu", .threads = 2, .instructions = "onednn"},
 #ifdef ALUDEL_HAVE_CUDA
     {.name = "cuda:0"},
-    {.name = "cuda:0", .instructions = "wgmma"},
+    {.name = "cuda:0", .instructions = "mma"},
 #endif
 };
 

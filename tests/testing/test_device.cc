@@ -8,11 +8,12 @@
 
 namespace aludel {
 
-absl::StatusOr<std::unique_ptr<Device>> OpenTestDevice(bool graphs) {
+absl::StatusOr<std::unique_ptr<Device>> OpenTestDevice(DeviceOptions options) {
   const char* const named = std::getenv("ALUDEL_TEST_DEVICE");
-  const std::string name = named == nullptr ? "cpu" : named;
-  if (name == "guarded") return OpenGuardedDevice(/*threads=*/1);
-  return OpenDevice({.name = name, .threads = 1, .graphs = graphs});
+  options.name = named == nullptr ? "cpu" : named;
+  options.threads = 1;
+  if (options.name == "guarded") return OpenGuardedDevice(options.threads);
+  return OpenDevice(options);
 }
 
 }  // namespace aludel

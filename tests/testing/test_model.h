@@ -16,8 +16,9 @@ namespace aludel {
 // A model with a device and a KV cache of its own, and one sequence that a test runs piece by piece.
 class TestModel {
  public:
-  TestModel(const ModelPath& path, const TransformerOptions& options, DType kv_dtype, int64_t tokens) {
-    device_ = OpenTestDevice().value();
+  TestModel(const ModelPath& path, const TransformerOptions& options, DType kv_dtype, int64_t tokens,
+            const DeviceOptions& device = {}) {
+    device_ = OpenTestDevice(device).value();
     auto model = Transformer::Load(device_.get(), path, options);
     if (!model.ok()) ADD_FAILURE() << std::string(model.status().message());
     model_ = *std::move(model);

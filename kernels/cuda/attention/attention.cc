@@ -64,10 +64,12 @@ void AttendOnTensorCores(const AttentionCall& call, const AttentionKernel& kerne
   if (args.table.entries == nullptr || args.work.first_unit == nullptr) return;
   switch (products) {
     case Products::kDecode:
-      stream.Launch("launch decode attention", LaunchMmaAttention, args, plan.units, /*decode=*/true);
+      stream.Launch("launch decode attention", LaunchMmaAttention, args, plan.units, /*decode=*/true,
+                    stream.dependent_launch());
       break;
     case Products::kPrefill:
-      stream.Launch("launch prefill attention", LaunchMmaAttention, args, plan.units, /*decode=*/false);
+      stream.Launch("launch prefill attention", LaunchMmaAttention, args, plan.units, /*decode=*/false,
+                    /*early=*/false);
       break;
     case Products::kWgmmaPrefill:
       stream.Launch("launch prefill attention with wgmma", LaunchWgmmaAttention, args, plan.units);

@@ -21,10 +21,11 @@ int MmaPrefillQueries(int head_dim) {
   return head_dim <= 128 ? PrefillShape<128>::kQueries : PrefillShape<256>::kQueries;
 }
 
-cudaError_t LaunchMmaAttention(const AttentionArgs& args, int64_t units, bool decode, cudaStream_t stream) {
+cudaError_t LaunchMmaAttention(const AttentionArgs& args, int64_t units, bool decode, bool early,
+                               cudaStream_t stream) {
   if (units == 0) return cudaSuccess;
-  return args.kv.head_dim <= 96 ? LaunchNarrowMma(args, units, decode, stream)
-                                : LaunchWideMma(args, units, decode, stream);
+  return args.kv.head_dim <= 96 ? LaunchNarrowMma(args, units, decode, early, stream)
+                                : LaunchWideMma(args, units, decode, early, stream);
 }
 
 cudaError_t LaunchCombineSplits(const AttentionArgs& args, int64_t tiles, int queries, int most,

@@ -231,6 +231,7 @@ __device__ void AttendUnit(const AttentionArgs& args, char* shared) {
   constexpr float kLog2E = 1.44269504088896340736f;
   const float scale = args.scale * kLog2E;
 
+  AllowNext();
   const int64_t unit_index = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
   if (unit_index >= args.work.first_unit[args.table.count]) return;
   const AttentionUnit unit = UnitAt(args, unit_index, blockIdx.y);
@@ -242,6 +243,7 @@ __device__ void AttendUnit(const AttentionArgs& args, char* shared) {
     LoadKeyTile<Shape>(args.kv, unit.blocks, unit.kv_head, tile, run.begin, run.end, keys,
                        keys + Shape::kTileBytes);
   };
+  AwaitEarlier();  // tables are there since before the step: no kernel writes them
   if (run.tile_begin < run.end) load(run.tile_begin, 0);
   CpAsyncCommit();
   LoadQueries<Shape>(args, unit, queries);

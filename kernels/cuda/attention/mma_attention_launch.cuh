@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/attention/mma_attention.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/launch_behind.cuh"
 
 // The __global__ half of mma_attention.cuh, shared by the files that each compile some head sizes.
 namespace aludel::cuda {
@@ -13,18 +14,19 @@ __global__ void __launch_bounds__(Shape::kThreads) MmaAttention(const __grid_con
 }
 
 template <typename Shape>
-cudaError_t LaunchMmaShape(const AttentionArgs& args, int64_t units, cudaStream_t stream) {
+cudaError_t LaunchMmaShape(const AttentionArgs& args, int64_t units, bool early, cudaStream_t stream) {
   // Past 48 KiB a kernel has to ask.
   const cudaError_t error = cudaFuncSetAttribute(
       MmaAttention<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes);
   if (error != cudaSuccess) return error;
   const dim3 grid(static_cast<unsigned>(units), static_cast<unsigned>(args.kv.kv_heads));
-  MmaAttention<Shape><<<grid, Shape::kThreads, Shape::kSharedBytes, stream>>>(args);
-  return cudaGetLastError();
+  return LaunchBehind(early, MmaAttention<Shape>, grid, Shape::kThreads, Shape::kSharedBytes, stream, args);
 }
 
 // Head sizes up to 96 and from there on.
-cudaError_t LaunchNarrowMma(const AttentionArgs& args, int64_t units, bool decode, cudaStream_t stream);
-cudaError_t LaunchWideMma(const AttentionArgs& args, int64_t units, bool decode, cudaStream_t stream);
+cudaError_t LaunchNarrowMma(const AttentionArgs& args, int64_t units, bool decode, bool early,
+                            cudaStream_t stream);
+cudaError_t LaunchWideMma(const AttentionArgs& args, int64_t units, bool decode, bool early,
+                          cudaStream_t stream);
 
 }  // namespace aludel::cuda

@@ -1,6 +1,7 @@
 #include "kernels/cuda/gemm/fused_gemm.cuh"
 
 #include "kernels/cuda/gemm/fused_launch.h"
+#include "kernels/cuda/launch_behind.cuh"
 
 namespace aludel::cuda {
 namespace {
@@ -33,20 +34,20 @@ cudaError_t LaunchRopeAngles(const float* inverse_frequency, float attention_fac
   return cudaGetLastError();
 }
 
-cudaError_t LaunchQkv(const QkvArgs& args, cudaStream_t stream) {
+cudaError_t LaunchQkv(const QkvArgs& args, bool early, cudaStream_t stream) {
   if (args.a.rows == 0) return cudaSuccess;
   const auto grid =
       static_cast<unsigned>((args.heads + 2 * args.kv.kv_heads) * args.kv.head_dim / kSkinnyOuts);
   const auto kernel = args.kv.dtype == DType::kF32 ? NormQkv<float> : NormQkv<Bf16>;
-  kernel<<<grid, kSkinnyThreads, FusedSharedBytes(args.a.rows, args.a.in), stream>>>(args);
-  return cudaGetLastError();
+  return LaunchBehind(early, kernel, grid, kSkinnyThreads, FusedSharedBytes(args.a.rows, args.a.in), stream,
+                      args);
 }
 
-cudaError_t LaunchGateUp(const GateArgs& args, cudaStream_t stream) {
+cudaError_t LaunchGateUp(const GateArgs& args, bool early, cudaStream_t stream) {
   if (args.a.rows == 0) return cudaSuccess;
   const auto grid = static_cast<unsigned>(args.cols / kFusedPairs);
-  NormGateUp<<<grid, kSkinnyThreads, FusedSharedBytes(args.a.rows, args.a.in), stream>>>(args);
-  return cudaGetLastError();
+  return LaunchBehind(early, NormGateUp, grid, kSkinnyThreads, FusedSharedBytes(args.a.rows, args.a.in), stream,
+                      args);
 }
 
 }  // namespace aludel::cuda

@@ -31,7 +31,9 @@ __device__ void MultiplyPairs(const NormedRows& from, const Bf16* w_first, const
   const Bf16* const w[2] = {w_first + lane / 4 * from.in, w_first + (lane / 4 + distance) * from.in};
   const SkinnyRows rows{a, FusedStride(from.in), from.rows, from.in};
   float partial[1][4] = {};
+  AllowNext();
   SkinnySums<1>(w, rows, partial, [&] {
+    AwaitEarlier();
     NormIntoShared(from, a, sums);
     __syncthreads();  // all of `a` is there, and the norms' sums have been read
   });

@@ -13,8 +13,9 @@ namespace aludel::cuda {
 // angles [table.tokens, 2, half].
 cudaError_t LaunchRopeAngles(const float* inverse_frequency, float attention_factor, int half,
                              const SequenceTable& table, float* angles, cudaStream_t stream);
-cudaError_t LaunchQkv(const QkvArgs& args, cudaStream_t stream);
-cudaError_t LaunchGateUp(const GateArgs& args, cudaStream_t stream);
+// `early` as in LaunchBehind.
+cudaError_t LaunchQkv(const QkvArgs& args, bool early, cudaStream_t stream);
+cudaError_t LaunchGateUp(const GateArgs& args, bool early, cudaStream_t stream);
 
 template <typename H>
 H AbslHashValue(H h, const NormedRows& a) {

@@ -169,7 +169,7 @@ void GemmEngine::Run(const TensorView& a, const CudaPackedMatrix& w, const float
   if (HasScales(w.format())) return MultiplyScaled(a, w, bias, accumulate, out, stream);
   if (a.rows <= kSkinnyRows && SkinnyReads(a)) {
     const SkinnyArgs args{w.data(), nullptr, a.data, nullptr, a.stride, a.cols, bias, accumulate, out};
-    stream.Launch("launch SkinnyGemm", LaunchSkinnyGemm, args, w.format());
+    stream.Launch("launch SkinnyGemm", LaunchSkinnyGemm, args, w.format(), stream.dependent_launch());
     return;
   }
   Multiply(a, w.data(), bias, accumulate, out, stream);
@@ -200,7 +200,7 @@ void GemmEngine::MultiplyScaled(const TensorView& a, const CudaPackedMatrix& w, 
   ALUDEL_CHECK(groups * kSkinnyRows * sizeof(float) + a.rows * padded <= CudaStream::kWorkspaceBytes);
   stream.Launch("launch QuantizeRows", LaunchQuantizeRows, a, values, scales);
   const SkinnyArgs args{w.data(), w.scales(0), values, scales, padded, a.cols, bias, accumulate, out};
-  stream.Launch("launch SkinnyGemm", LaunchSkinnyGemm, args, w.format());
+  stream.Launch("launch SkinnyGemm", LaunchSkinnyGemm, args, w.format(), stream.dependent_launch());
 }
 
 // Sums in f32, as many rows of them as fit, which a second pass adds the bias to and rounds. A bias added to

@@ -1,6 +1,7 @@
 #include "kernels/cuda/gemm/skinny_gemm.cuh"
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/launch_behind.cuh"
 
 namespace aludel::cuda {
 namespace {
@@ -30,7 +31,8 @@ __global__ void Dequantize(const void* w, const Bf16* scales, int64_t in, Weight
 
 }  // namespace
 
-cudaError_t LaunchSkinnyGemm(const SkinnyArgs& args, WeightFormat format, cudaStream_t stream) {
+cudaError_t LaunchSkinnyGemm(const SkinnyArgs& args, WeightFormat format, bool early,
+                             cudaStream_t stream) {
   if (args.out.rows == 0 || args.out.cols == 0) return cudaSuccess;
   const auto grid = static_cast<unsigned>((args.out.cols + kSkinnyOuts - 1) / kSkinnyOuts);
   const bool few = args.out.rows <= 8;
@@ -40,8 +42,7 @@ cudaError_t LaunchSkinnyGemm(const SkinnyArgs& args, WeightFormat format, cudaSt
       : format == WeightFormat::kInt4
           ? (few ? ScaledProduct<WeightFormat::kInt4, 1> : ScaledProduct<WeightFormat::kInt4, 2>)
           : (few ? Bf16Product<1> : Bf16Product<2>);
-  kernel<<<grid, kSkinnyThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return LaunchBehind(early, kernel, grid, kSkinnyThreads, 0, stream, args);
 }
 
 cudaError_t LaunchQuantizeRows(const TensorView& a, int8_t* values, float* scales, cudaStream_t stream) {

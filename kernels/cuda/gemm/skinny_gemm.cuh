@@ -144,6 +144,7 @@ __device__ void SkinnySums(const Bf16* const (&w)[2], const SkinnyRows& a, float
 // (ceil(out / kSkinnyOuts)), kSkinnyThreads threads, kSkinnySharedBytes at `shared`.
 template <int kRowTiles>
 __device__ void SkinnyBf16(const SkinnyArgs& args, float* shared) {
+  AllowNext();
   const Bf16* w[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -151,7 +152,7 @@ __device__ void SkinnyBf16(const SkinnyArgs& args, float* shared) {
   }
   const SkinnyRows a{static_cast<const Bf16*>(args.a), args.a_stride, args.out.rows, args.in};
   float sums[kRowTiles][4] = {};
-  SkinnySums<kRowTiles>(w, a, sums, [] {});
+  SkinnySums<kRowTiles>(w, a, sums, [] { AwaitEarlier(); });
   StoreSkinny<kRowTiles>(args, sums, shared);
 }
 
@@ -159,6 +160,7 @@ __device__ void SkinnyBf16(const SkinnyArgs& args, float* shared) {
 // high halves of bytes, 16 times too large, which its scale takes back.
 template <WeightFormat kFormat, int kRowTiles>
 __device__ void SkinnyScaled(const SkinnyArgs& args, float* shared) {
+  AllowNext();
   constexpr bool kInt8 = kFormat == WeightFormat::kInt8;
   constexpr int kLoads = kInt8 ? kRunGroups / 2 : kRunGroups / 4;  // of W, 16 bytes each
   const int lane = threadIdx.x % 32;
@@ -187,6 +189,7 @@ __device__ void SkinnyScaled(const SkinnyArgs& args, float* shared) {
   Run next;
   int64_t index = threadIdx.x / 32;
   if (index < runs) load(index, next);
+  AwaitEarlier();
   for (; index < runs; index += kSkinnyWarps) {
     const Run run = next;
     if (index + kSkinnyWarps < runs) load(index + kSkinnyWarps, next);

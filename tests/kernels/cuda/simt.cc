@@ -28,6 +28,7 @@ void Fail(const std::string& what) {
 namespace {
 
 uint64_t fences = 0;
+uint64_t awaits = 0;
 
 constexpr size_t kStackBytes = 256 << 10;
 
@@ -347,7 +348,7 @@ void Linger() {
 void Launch(Dim3 grid, Dim3 block, size_t shared_bytes, uint64_t seed,
             const std::function<void(char*)>& body) {
   ALUDEL_CHECK(current == nullptr && block.x * block.y * block.z % kLanes == 0);
-  fences = 0;
+  fences = awaits = 0;
   Block state;
   std::vector<char> shared(shared_bytes + 128);
   state.shared = shared.data() + (128 - reinterpret_cast<uintptr_t>(shared.data()) % 128) % 128;
@@ -379,6 +380,8 @@ void Fence() {
   ++fences;
 }
 
+void Await() { ++awaits; }
+
 void CheckAddition(const void* address) {
   const char* const at = static_cast<const char*>(address);
   if (at >= current->shared && at < current->shared + current->shared_bytes) return;
@@ -389,6 +392,7 @@ void CheckAddition(const void* address) {
 }
 
 uint64_t FenceCount() { return fences; }
+uint64_t AwaitCount() { return awaits; }
 
 const Dim3& ThreadIndex() { return current->running->thread; }
 const Dim3& BlockIndex() { return current->index; }

@@ -73,6 +73,9 @@ int Lane();
 // Calls of __threadfence since the last launch began, by all of its threads.
 void Fence();
 uint64_t FenceCount();
+// Calls of AwaitEarlier since the last launch began.
+void Await();
+uint64_t AwaitCount();
 // Before an atomic addition. One to global memory tells other blocks that what this one leaves them is there: each of its
 // threads has to have fenced that.
 void CheckAddition(const void* address);
@@ -129,6 +132,9 @@ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void MmaInt8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 uint32_t PackBf16(float first, float second);
 uint4 LoadOnce(const void* global);
+// Launches run one after another, so that there is nothing to wait for.
+inline void AwaitEarlier() { simt::Await(); }
+inline void AllowNext() {}
 inline float Exp2(float x) { return std::exp2(x); }
 
 }  // namespace aludel::cuda

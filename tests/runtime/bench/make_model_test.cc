@@ -46,6 +46,14 @@ TEST(MakeModel, RepeatsItselfWithTheSameSeedWhateverTheShards) {
   EXPECT_NE(bytes(a), bytes(c));
 }
 
+TEST(MakeModel, HasAsManyLayersAsAreAskedFor) {
+  TemporaryDirectory directory;
+  ASSERT_TRUE(MakeModel({.shape = "tiny", .out = directory.path(), .layers = 1}, GoOn).ok());
+  EXPECT_EQ(ModelConfig::Load(directory.path()).value().layers, 1);
+  TestModel model(directory.path(), {.compute = DType::kF32}, DType::kF32, 16);
+  for (const float logit : model.Run(std::vector<int32_t>{5, 99})) ASSERT_LT(std::abs(logit), 20.0f);
+}
+
 TEST(MakeModel, LeavesNothingBehindWhenItIsStopped) {
   TemporaryDirectory directory;
   const auto status = MakeModel({.shape = "tiny", .out = directory.path()},

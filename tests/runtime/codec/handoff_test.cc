@@ -142,7 +142,10 @@ TEST_P(RawHandoff, RecomputedTokensAreComputedAndNeverShipped) {
   target.tokens = range.end;
   ASSERT_TRUE(ApplyFrames(store.frames(), decoders, target).ok());
   ASSERT_TRUE(run(range.end, kTokens, &handed_over).ok());
-  EXPECT_EQ(own, handed_over);
+  ASSERT_EQ(own.size(), handed_over.size());
+  // A GPU's products run in another order where there are fewer rows, and what they give to the cache is rounded to bf16.
+  const float tolerance = consumer_.device()->name() == "cpu" ? 0.0f : 0.02f;
+  for (size_t i = 0; i < own.size(); ++i) ASSERT_NEAR(own[i], handed_over[i], tolerance);
 
   // Frames that reach into the head are refused.
   EXPECT_THAT(ApplyFrames(store_.frames(), decoders, target).ToString(),

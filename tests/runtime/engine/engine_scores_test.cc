@@ -65,9 +65,11 @@ class ScoresTest : public EngineTest {
     return Ask({prompt, {}}, std::move(sampling));
   }
 
-  // Every token but the first, within `tolerance` of the reference.
-  static void ExpectScores(const Recorder& recorder, const std::vector<int32_t>& prompt,
+  // Every token but the first. A GPU's products run in another order where there are more rows, and what they give to the cache
+  // is rounded to bf16.
+  void ExpectScores(const Recorder& recorder, const std::vector<int32_t>& prompt,
                            const std::vector<Expected>& expected, int top) {
+    const double tolerance = device_->name() == "cpu" ? 2e-4 : 5e-3;
     ASSERT_EQ(recorder.scores().size(), prompt.size() - 1);
     for (size_t i = 1; i < prompt.size(); ++i) {
       const PromptScores::Token& score = recorder.scores()[i - 1];
@@ -76,7 +78,7 @@ class ScoresTest : public EngineTest {
       ASSERT_EQ(score.logprobs[0].id, prompt[i]);
       for (const TokenLogprob& entry : score.logprobs) {
         // Written so that a NaN fails.
-        ASSERT_TRUE(std::abs(entry.logprob - given.logprobs[entry.id]) < 2e-4)
+        ASSERT_TRUE(std::abs(entry.logprob - given.logprobs[entry.id]) < tolerance)
             << "token " << i << ": " << entry.logprob << ", want " << given.logprobs[entry.id];
       }
       for (int k = 2; k <= top; ++k) EXPECT_GE(score.logprobs[k - 1].logprob, score.logprobs[k].logprob);

@@ -35,8 +35,8 @@ struct Case {
 // Batches that decode over two pools by turns.
 class Decoder {
  public:
-  Decoder(const Case& c, bool graphs) {
-    device_ = OpenTestDevice(graphs).value();
+  Decoder(const Case& c, const DeviceOptions& device) {
+    device_ = OpenTestDevice(device).value();
     model_ = Transformer::Load(device_.get(), c.model,
                                {.compute = c.compute, .weights = c.weights, .max_rows = 64})
                  .value();
@@ -119,7 +119,7 @@ class Decoder {
 class DecodeGraphs : public ::testing::TestWithParam<Case> {};
 
 TEST_P(DecodeGraphs, GiveTheSameBitsAsSingleLaunches) {
-  Decoder with(GetParam(), /*graphs=*/true), without(GetParam(), /*graphs=*/false);
+  Decoder with(GetParam(), {.graphs = true}), without(GetParam(), {.graphs = false});
   // Rows of both small products and, from 17 on, of the library's.
   for (const int batch : {1, 2, 9, 17, 1}) {
     const auto expected = without.Run(batch);
@@ -136,6 +136,17 @@ TEST_P(DecodeGraphs, GiveTheSameBitsAsSingleLaunches) {
   EXPECT_EQ(stats.changed, 0);
   // Of each key and bucket one step is eager and one captured; the second batch of one meets known keys.
   EXPECT_GT(stats.replayed, 4 * (stats.eager + stats.captured));
+}
+
+// Where a GPU can launch them so; elsewhere all are alike.
+TEST_P(DecodeGraphs, KernelsThatBeginEarlyGiveTheSameBits) {
+  Decoder plain(GetParam(), {.graphs = false});
+  Decoder early[] = {Decoder(GetParam(), {.graphs = false, .dependent_launch = true}),
+                     Decoder(GetParam(), {.graphs = true, .dependent_launch = true})};
+  for (const int batch : {1, 2, 9, 16}) {
+    const auto expected = plain.Run(batch);
+    for (Decoder& one : early) ASSERT_EQ(one.Run(batch), expected) << "batch of " << batch;
+  }
 }
 
 // A step of three sequences becomes one of four rows, the last of which nobody reads.

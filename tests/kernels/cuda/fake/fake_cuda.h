@@ -33,6 +33,7 @@ struct Cost {
 // Since the process began, or Reset.
 struct Counts {
   std::map<std::string, int64_t> launches;  // by kernel ("Rope<float>"), and "cublasLtMatmul"
+  int64_t early = 0;  // of those that have run, what may begin before the kernel in front has ended
   int64_t graph_launches = 0;               // whole graphs; their kernels count above, too
   int64_t captured = 0;                     // graphs made
   int64_t copies = 0;
@@ -80,8 +81,9 @@ struct Extent {
 };
 // What a launch of it costs, once the work before it has run; null where that is not known.
 std::function<Cost()> CostOf(const std::string& kernel, void** arguments, Extent grid);
-// Runs it on simt.h, the order of warps drawn from `seed`; `shared_bytes` beside its own.
-void RunKernel(const Kernel& kernel, Extent grid, Extent block, size_t shared_bytes, uint64_t seed,
-               const Body& body);
+// Runs it on simt.h, the order of warps drawn from `seed`; `shared_bytes` beside its own. How many of its threads have called
+// AwaitEarlier.
+uint64_t RunKernel(const Kernel& kernel, Extent grid, Extent block, size_t shared_bytes, uint64_t seed,
+                   const Body& body);
 
 }  // namespace aludel::cuda::fake

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -227,6 +228,28 @@ TEST(FakeCuda, FusedLayersSayWhatTheirOperationsSay) {
     float largest = 0;
     for (const float logit : apart) largest = std::max(largest, std::fabs(logit));
     for (size_t i = 0; i < apart.size(); ++i) ASSERT_NEAR(fused[i], apart[i], 0.02f * largest) << rows;
+  }
+}
+
+// What begins before the kernel in front of it has ended awaits that: the fake ends the process where one does not.
+TEST(FakeCuda, KernelsThatBeginEarlyAwaitThoseBeforeThem) {
+  std::vector<int32_t> prompt(20);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * 13 % 500);
+  for (const std::optional<WeightFormat> weights : {std::optional<WeightFormat>(), {WeightFormat::kInt8}}) {
+    const auto logits = [&](bool early) {
+      TestModel chat("deploy/demo/chat", {.weights = weights, .max_rows = 64}, DType::kBf16, 256,
+                     {.dependent_launch = early});
+      chat.Run(prompt);
+      ResetCounts();
+      std::vector<std::vector<float>> all;
+      for (int32_t id = 5; id < 9; ++id) all.push_back(chat.Run(absl::MakeConstSpan(&id, 1)));
+      // Of each step what is fused, decode attention, and products; the last two steps are graphs.
+      const int64_t layers = chat.model().config().layers;
+      if (early) EXPECT_GE(counts().early, 4 * 5 * layers);
+      if (!early) EXPECT_EQ(counts().early, 0);
+      return all;
+    };
+    EXPECT_EQ(logits(true), logits(false));
   }
 }
 

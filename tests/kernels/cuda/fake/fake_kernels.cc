@@ -296,11 +296,15 @@ const Kernel* FindKernel(const std::string& name) {
   return found == kernels.end() ? nullptr : &found->second;
 }
 
-void RunKernel(const Kernel& kernel, Extent grid, Extent block, size_t shared_bytes, uint64_t seed,
-               const Body& body) {
+uint64_t RunKernel(const Kernel& kernel, Extent grid, Extent block, size_t shared_bytes, uint64_t seed,
+                   const Body& body) {
   const simt::Dim3 blocks{grid.x, grid.y, grid.z}, threads{block.x, block.y, block.z};
-  if (kernel.alone) return simt::LaunchAlone(blocks, threads, body);
+  if (kernel.alone) {
+    simt::LaunchAlone(blocks, threads, body);
+    return 0;
+  }
   simt::Launch(blocks, threads, kernel.static_shared_bytes + shared_bytes, seed, body);
+  return simt::AwaitCount();
 }
 
 }  // namespace aludel::cuda::fake

@@ -49,8 +49,9 @@ void CheckLimits(const std::string& name, const void* function, const Kernel& ke
   }
 }
 
+// `behind`: it may begin before the kernel in front of it has ended.
 cudaError_t Launch(const void* function, const dim3& grid, const dim3& block, void** arguments, size_t shared,
-                   cudaStream_t stream) {
+                   cudaStream_t stream, bool behind = false) {
   World& world = TheWorld();
   const std::lock_guard lock(world.mutex);
   const std::string& name = NameOf(function);
@@ -64,10 +65,16 @@ cudaError_t Launch(const void* function, const dim3& grid, const dim3& block, vo
   const Extent blocks{grid.x, grid.y, grid.z}, threads{block.x, block.y, block.z};
   Enqueue(stream, {name,
                    [name, cost = CostOf(name, arguments, blocks), body = kernel->bind(arguments), kernel,
-                    blocks, threads, shared] {
+                    blocks, threads, shared, behind] {
+                     if (behind) ++TheWorld().counts.early;
                      if (cost != nullptr) AddCost(name, cost());
                      if (TheWorld().count_only) return;
-                     RunKernel(*kernel, blocks, threads, shared, TheWorld().random(), body);
+                     const uint64_t awaits =
+                         RunKernel(*kernel, blocks, threads, shared, TheWorld().random(), body);
+                     // Blocks without work may end; the others wait with all their threads.
+                     if (behind && (awaits == 0 || awaits % (threads.x * threads.y * threads.z) != 0)) {
+                       Die(name + " may begin before the kernel in front of it has ended, and does not await it");
+                     }
                    },
                    nullptr, nullptr});
   return cudaSuccess;
@@ -142,6 +149,15 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**
                              cudaStream_t stream) {
   return Launch(function, grid, block, arguments, shared, stream);
 }
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
+  bool behind = false;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id != cudaLaunchAttributeProgrammaticStreamSerialization) return cudaErrorInvalidValue;
+    behind = config->attrs[i].val.programmaticStreamSerializationAllowed != 0;
+  }
+  return Launch(function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes,
+                config->stream, behind);
+}
 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   FAKE_ENTER();
@@ -169,8 +185,17 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   properties->multiProcessorCount = kMultiprocessors;
   return cudaSuccess;
 }
+cudaError_t cudaGetDevice(int* device) {
+  FAKE_ENTER();
+  *device = 0;
+  return cudaSuccess;
+}
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   FAKE_ENTER();
+  if (attribute == cudaDevAttrComputeCapabilityMajor) {
+    *value = 9;
+    return cudaSuccess;
+  }
   if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorInvalidValue;
   *value = kMultiprocessors;
   return cudaSuccess;
