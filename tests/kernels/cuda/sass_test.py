@@ -104,6 +104,20 @@ class Sass(unittest.TestCase):
             for name, kernel in like(pattern).items():
                 self.assertGreaterEqual(blocks_per_sm(kernel, threads), blocks, name)
 
+    def test_what_begins_early_asks_for_weights_and_then_awaits_the_kernel_before_it(self) -> None:
+        for name, kernel in {**like(r"Bf16Product<\d>"), **like(r"ScaledProduct<.*>"), **like(r"NormQkv<.*>"), **like(r"NormGateUp"),
+                             **like(r"MmaAttention<.*>")}.items():
+            names = [one.name for one in kernel.code]
+            self.assertEqual((names.count("PREEXIT"), names.count("ACQBULK")), (1, 1), name)
+            before = names.index("ACQBULK")
+            self.assertLess(names.index("PREEXIT"), before, name)
+            # Nothing is written, and nothing but tables and weights read.
+            self.assertEqual(kernel.count("STG", 0, before) + kernel.count("LDGSTS", 0, before), 0, name)
+            if not name.startswith("MmaAttention"):
+                wide = sum(one.name == "LDG" and one.bits == 128 for one in kernel.code[:before])
+                self.assertEqual(wide, kernel.count("LDG", 0, before), name)
+                self.assertGreaterEqual(wide, 6, name)
+
     def test_wgmma_multiplies_in_its_loop(self) -> None:
         for name, kernel in like("WgmmaAttention<.*>").items():
             # Scores over the head, values over 128 keys; before, in and behind the loop.
