@@ -37,8 +37,8 @@ file(CREATE_LINK ${bundle} ${FOLDER}/bundle SYMBOLIC)
 
 get_filename_component(parent ${FOLDER} DIRECTORY)
 get_filename_component(name ${FOLDER} NAME)
-# No part of run.sh runs these.
-set(unused "--exclude=aludel-eval --exclude=aludel-inspect")
+# No part of run.sh runs it.
+set(unused "--exclude=aludel-inspect")
 set(pack "tar -C '${parent}' -h --exclude=__pycache__ --exclude=tests/gpu/results ${unused} --sort=name --owner=0 --group=0 --numeric-owner"
     "--mtime=@0 -c '${name}' | ${compress} > '${ARCHIVE}'")
 list(JOIN pack " " pack)

@@ -87,6 +87,7 @@ absl::Status Run(int argc, char** argv) {
   machine.AddWeights(&flags);
   flags.Add("seed", "N", &seed, "of the bootstrap");
   flags.Add("resume", &job.resume, "go on with the interrupted evaluation in --out");
+  machine.AddDevice(&flags);
   machine.AddThreads(&flags);
   flags.AddVersion(std::string("aludel-eval ") + kVersion);
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));

@@ -23,7 +23,9 @@ void MachineFlags::AddWeights(FlagSet* flags) {
              "what matrices are rounded to: int8 or int4; empty: not rounded");
 }
 
-void MachineFlags::AddDevice(FlagSet* flags) { flags->Add("device", "NAME", &device_, "cpu or cuda:N"); }
+void MachineFlags::AddDevice(FlagSet* flags, const char* help) {
+  flags->Add("device", "NAME", &device_, help);
+}
 
 void MachineFlags::AddThreads(FlagSet* flags) {
   flags->Add("threads", "N", &threads_, "CPU threads; 0: all allowed cores");

@@ -19,7 +19,7 @@ class MachineFlags {
  public:
   void AddCompute(FlagSet* flags, DType by_default, const std::string& of_what);  // --compute
   void AddWeights(FlagSet* flags);                                                // --weights
-  void AddDevice(FlagSet* flags);                                                 // --device
+  void AddDevice(FlagSet* flags, const char* help = "cpu or cuda:N");             // --device
   void AddThreads(FlagSet* flags);                                                // --threads, --cores
 
   // InvalidArgument for another type than f32 and bf16.

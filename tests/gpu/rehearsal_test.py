@@ -72,6 +72,7 @@ class Rehearsal(unittest.TestCase):
 
     def test_the_device_agrees_with_the_cpu(self) -> None:
         self.assertEqual(self.rows["greedy_parity"]["value"], 1, self.rows["greedy_parity"])
+        self.assertEqual(self.rows["quality_kl_aludel-p2"]["value"], 1, self.rows["quality_kl_aludel-p2"])
         for name in ("ops_test", "device_test", "handoff_test"):
             self.assertEqual(self.rows[f"failed_tests_{name}"]["value"], 0, self.rows[f"failed_tests_{name}"])
 
