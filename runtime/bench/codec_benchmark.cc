@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/ops.h"
+#include "runtime/codec/artifact/artifact_versions.h"
 #include "runtime/codec/frame.h"
 #include "runtime/codec/handoff.h"
 #include "runtime/codec/open_codec.h"
@@ -146,10 +147,12 @@ class Benchmark {
     const int64_t blocks = options_.tokens / kBlockTokens + 1;
     ALUDEL_ASSIGN_OR_RETURN(producer_pool_, Pool(*producer_, blocks));
     ALUDEL_ASSIGN_OR_RETURN(consumer_pool_, Pool(*consumer_, blocks));
+    // Once: all formats are of one version, whatever is published meanwhile.
+    ALUDEL_ASSIGN_OR_RETURN(const std::string codec, ResolveArtifact(options_.codec));
     for (const std::string& name : options_.formats) {
       Contestant contestant;
-      ALUDEL_ASSIGN_OR_RETURN(contestant.encoder, OpenEncoders(name, options_.codec, *producer_));
-      ALUDEL_ASSIGN_OR_RETURN(contestant.decoder, OpenDecoders(name, options_.codec, *consumer_));
+      ALUDEL_ASSIGN_OR_RETURN(contestant.encoder, OpenEncoders(name, codec, *producer_));
+      ALUDEL_ASSIGN_OR_RETURN(contestant.decoder, OpenDecoders(name, codec, *consumer_));
       contestant.frames = std::make_unique<FrameArena>(device_);
       contestants_.push_back(std::move(contestant));
     }

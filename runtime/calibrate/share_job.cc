@@ -85,7 +85,7 @@ absl::Status Sharer::TryFormat(Transformer& producer, const Transformer& adapted
   const ModelConfig& config = adapted.config();
   ALUDEL_ASSIGN_OR_RETURN(const AludelDecoderWeights weights,
                           LoadAludelDecoder(*manifest_, *format, of_base, config.kv_dim(), config.hidden));
-  ALUDEL_ASSIGN_OR_RETURN(const auto encoder, OpenEncoders(format->name, job_.base.out, producer));
+  ALUDEL_ASSIGN_OR_RETURN(const auto encoder, OpenEncoders(format->name, manifest_->directory, producer));
   ALUDEL_ASSIGN_OR_RETURN(const auto decoder, MakeAludelDecoders(format->name, format->encoder.sha256,
                                                                  format->aludel, weights, adapted));
   ALUDEL_ASSIGN_OR_RETURN(const HandoffProbe::Result measured, probe.Measure(*encoder, *decoder));

@@ -128,7 +128,8 @@ class Evaluation {
     ALUDEL_ASSIGN_OR_RETURN(const std::string qa, ReadFile(job_.qa, kMaxFileBytes));
     std::string manifest;
     if (!job_.codec.empty()) {
-      ALUDEL_ASSIGN_OR_RETURN(manifest, ReadFile(job_.codec + "/" + kArtifactManifest, kMaxFileBytes));
+      ALUDEL_ASSIGN_OR_RETURN(manifest,
+                              ReadFile(pair_->manifest().directory + "/" + kArtifactManifest, kMaxFileBytes));
     }
     std::vector<std::string> names;
     for (const FormatUnderTest& format : pair_->formats()) names.push_back(format.name);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_split.h"
+#include "runtime/codec/artifact/artifact_versions.h"
 #include "runtime/codec/handoff.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/model/transformer_options.h"
@@ -45,25 +46,26 @@ absl::StatusOr<std::unique_ptr<PairUnderTest>> PairUnderTest::Load(const Evaluat
 }
 
 absl::Status PairUnderTest::OpenFormats(const EvaluateJob& job) {
-  ALUDEL_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFormats(job.codec, consumer_->hash()));
-  ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> controls,
-                          ListControls(job.codec, consumer_->hash()));
-  ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> cuts, ListCuts(job.codec, consumer_->hash()));
+  // Once: all formats are of one version, whatever is published meanwhile.
+  ALUDEL_ASSIGN_OR_RETURN(const std::string codec, ResolveArtifact(job.codec));
+  ALUDEL_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFormats(codec, consumer_->hash()));
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> controls, ListControls(codec, consumer_->hash()));
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> cuts, ListCuts(codec, consumer_->hash()));
   names.insert(names.end(), cuts.begin(), cuts.end());
   const std::vector<std::string> baselines = ListBaselines();
   names.insert(names.end(), baselines.begin(), baselines.end());
   names.insert(names.end(), controls.begin(), controls.end());
   if (job.formats != "all") names = absl::StrSplit(job.formats, ',', absl::SkipEmpty());
-  if (!job.codec.empty()) {
-    ALUDEL_ASSIGN_OR_RETURN(manifest_, LoadArtifactManifest(job.codec));
+  if (!codec.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(manifest_, LoadArtifactManifest(codec));
   }
   for (const std::string& name : names) {
     FormatUnderTest format;
     if (const auto found = manifest_.Find(name); found.ok()) format.format = *found;
     if (std::find(controls.begin(), controls.end(), name) == controls.end()) {
-      ALUDEL_ASSIGN_OR_RETURN(format.encoder, OpenEncoders(name, job.codec, *producer_));
+      ALUDEL_ASSIGN_OR_RETURN(format.encoder, OpenEncoders(name, codec, *producer_));
     }
-    ALUDEL_ASSIGN_OR_RETURN(format.decoder, OpenDecoders(name, job.codec, *consumer_));
+    ALUDEL_ASSIGN_OR_RETURN(format.decoder, OpenDecoders(name, codec, *consumer_));
     format.name = format.decoder->spec().name;
     formats_.push_back(std::move(format));
   }

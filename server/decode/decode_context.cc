@@ -38,6 +38,7 @@ SequenceCodecs::SequenceCodecs(const DecodeContext& context, const RequestAdapte
   DecoderSets& sets = context.model->sets();
   const auto offered = sets.offered();
   size_t chosen = MostHave(offered, targets);
+  context.chosen->Choose(*offered[chosen]);
   const auto has_format = [&](const auto& set) { return set->Find(format) != nullptr; };
   if (!format.empty() && !has_format(offered[chosen])) {
     const auto other = std::find_if(offered.begin(), offered.end(), has_format);
@@ -66,7 +67,9 @@ void SequenceCodecs::Narrow(std::vector<PlanTarget>* targets) const { NarrowTo(O
 void KeepWhatPeersHave(const DecodeContext& context, absl::Span<const PlanTarget> targets) {
   DecoderSets& sets = context.model->sets();
   const auto offered = sets.offered();
-  sets.Used(offered[MostHave(offered, targets)], MonotonicNow());
+  const auto& chosen = offered[MostHave(offered, targets)];
+  context.chosen->Choose(*chosen);
+  sets.Used(chosen, MonotonicNow());
 }
 
 std::vector<FormatOffer> ServerFormats(const DecodeHost& model, const AdapterPool& adapters) {

@@ -17,6 +17,7 @@
 #include "server/decode/handoff/kv_receiver.h"
 #include "server/decode/load/cached_prompts.h"
 #include "server/decode/load/load_reporter.h"
+#include "server/decode/plan/chosen_artifact.h"
 #include "server/decode/plan/cost_model.h"
 #include "server/decode/plan/known_stores.h"
 #include "server/decode/plan/prefill_pool.h"
@@ -48,6 +49,7 @@ struct DecodeContext {
   CacheEpoch* cache_epoch = nullptr;
   CachedPrompts* cached_prompts = nullptr;
   CostModel* costs = nullptr;
+  ChosenArtifact* chosen = nullptr;
   Timer* timer = nullptr;
   const DecodeMetrics* metrics = nullptr;
   LoadReporter* load = nullptr;

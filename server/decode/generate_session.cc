@@ -42,7 +42,7 @@ GenerateSession::GenerateSession(const DecodeContext& context, std::shared_ptr<A
 }
 
 GenerateSession::~GenerateSession() {
-  planner_.Release();
+  planner_.Close();
   adapter_ = {};
   context_.sessions_open->fetch_sub(1);  // last: the context may go
 }

@@ -23,6 +23,7 @@
 #include "server/decode/load/cached_prompts.h"
 #include "server/decode/load/load_reporter.h"
 #include "server/decode/load/load_service.h"
+#include "server/decode/plan/chosen_artifact.h"
 #include "server/decode/plan/known_stores.h"
 #include "server/decode/plan/prefill_pool.h"
 #include "server/handoff/caller_identity.h"
@@ -124,18 +125,6 @@ void WarnOfShortage(const DecodeHost& model, const CodecSet<DecoderFactory>& set
   }
 }
 
-// Formats that `next` does not have with the encoder of `now`.
-std::set<std::string> Changed(const CodecSet<DecoderFactory>& now, const CodecSet<DecoderFactory>& next) {
-  std::set<std::string> changed;
-  for (const auto& codec : now.codecs) {
-    const DecoderFactory* const same = next.Find(codec->spec().name);
-    if (same == nullptr || same->spec().artifact_hash != codec->spec().artifact_hash) {
-      changed.insert(codec->spec().name);
-    }
-  }
-  return changed;
-}
-
 // Of local prefill, in tokens a second; 0: not known yet.
 double PrefillRate(const CostModel& costs) {
   constexpr int64_t kTokens = 1024;
@@ -224,6 +213,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   if (store.enabled()) {
     codes.emplace(&store, options.store.memory_bytes, [&costs] { return PrefillRate(costs); });
   }
+  ChosenArtifact chosen(*model->codecs(), &costs);
   Timer timer;  // its callbacks use what stands above
   ConstraintCache constraints(&model->tokenizer(), model->config().eos_ids, model->config().vocab);
   CacheEpoch cache_epoch;
@@ -322,6 +312,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                                  .cache_epoch = &cache_epoch,
                                  .cached_prompts = &cached_prompts,
                                  .costs = &costs,
+                                 .chosen = &chosen,
                                  .timer = &timer,
                                  .metrics = &session_metrics,
                                  .load = &load,
@@ -355,9 +346,13 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
     ALUDEL_RETURN_IF_ERROR(CheckPlanner(options, *next, of_adapters));
     WarnOfShortage(*model, *next, *arena, options);
     for (const CodecSpec& codec : CodedFormats(*next, of_adapters.formats())) store.AddCuts({CutOf(codec)});
-    ALUDEL_RETURN_IF_ERROR(model->sets().Switch(next, MonotonicNow()));
-    adapters->SetCodecs(std::move(of_adapters));
-    costs.Forget(Changed(*now, *next));
+    ALUDEL_RETURN_IF_ERROR(model->sets().Switch(next, MonotonicNow(), options.codec.keep_previous));
+    // Adapters have the new version's at once; of the model's formats ChosenArtifact tells.
+    std::set<std::string> changed = adapters->SetCodecs(std::move(of_adapters));
+    for (const auto& set : model->sets().offered()) {
+      for (const auto& codec : set->codecs) changed.erase(codec->spec().name);
+    }
+    costs.Forget(changed);
     pool.SetFormats(ToProto(ServerFormats(*model, *adapters)));
     return next->origin;
   };

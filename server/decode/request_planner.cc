@@ -91,6 +91,7 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
   CostModel& costs = *context_.costs;
   std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
   codecs_.emplace(context_, adapter, targets, wanted.format);
+  learned_ = costs.forgotten();
   codecs_->Narrow(&targets);
   whole_ = wanted.whole;
   const int64_t cached = whole_ ? 0 : CachedHere(prompt, cache_salt, adapter);
@@ -244,6 +245,11 @@ void RequestPlanner::Release() {
   EndTrial();
 }
 
+void RequestPlanner::Close() {
+  Release();
+  codecs_.reset();
+}
+
 void RequestPlanner::Learn(const RequestTimeline::Started& started, const SequenceTimes& times,
                            int64_t cached_tokens, Handoff* handoff) {
   Release();
@@ -253,6 +259,8 @@ void RequestPlanner::Learn(const RequestTimeline::Started& started, const Sequen
   if (started.plan == PlanKind::kLocal && !whole_) {
     context_.costs->ObserveLocal(started.prompt_tokens, cached_tokens, started.stages);
   }
+  // Of an artifact that is not asked for any more nothing is learned.
+  if (context_.costs->forgotten() != learned_) return;
   if (replayed_ > 0) {
     // The rest was computed behind it. What was given up, for local prefill or for a prefill server, took as long, at least.
     const int64_t rest = started.prompt_tokens - replayed_;
@@ -267,9 +275,11 @@ void RequestPlanner::Learn(const RequestTimeline::Started& started, const Sequen
   // first token.
   handoff->WhenAccounted([costs = context_.costs, metrics = context_.metrics, target = CostTarget(target_),
                           format = started.labels.format, times, queued = started.before_admission,
-                          stored = stored_](const Handoff& handoff, const Handoff::Report& report) {
+                          stored = stored_,
+                          learned = learned_](const Handoff& handoff, const Handoff::Report& report) {
     if (report.attempts != 1) return;
     if (stored) metrics->CountStored(*stored, report.cached_tokens);
+    if (costs->forgotten() != learned) return;
     costs->ObserveRemote(
         target, format, handoff.prompt(), handoff.cache_salt(),
         SplitFirstToken(times, report.producer, queued), *report.producer,

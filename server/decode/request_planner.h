@@ -49,6 +49,8 @@ class RequestPlanner {
   void Learn(const RequestTimeline::Started& started, const SequenceTimes& times, int64_t cached_tokens,
              Handoff* handoff);
   void Release();
+  // Releases, and lets go of the codecs: before the context goes, once nobody calls any more.
+  void Close();
 
  private:
   void EndLocalWait();
@@ -75,6 +77,7 @@ class RequestPlanner {
 
   const DecodeContext& context_;
   std::optional<SequenceCodecs> codecs_;   // Choose's
+  uint64_t learned_ = 0;                   // CostModel::forgotten, then
   std::atomic<int64_t> local_tokens_{-1};  // of local prefill, that others wait for; -1: none runs
   std::atomic<bool> trial_{false};
   bool whole_ = false;  // all of the prompt is scored: slower than others, so that nothing is learned from it

@@ -20,8 +20,15 @@ const ArtifactDecoder* DecoderOf(const ArtifactFormat& format, const std::string
   return nullptr;
 }
 
-FrameKind KindOf(const ArtifactFormat& format) {
-  return format.kind == ArtifactKind::kAludel ? FrameKind::kAludel : FrameKind::kScd;
+AdapterCodecs::Format Describe(const std::string& name, const ArtifactFormat& format) {
+  AdapterCodecs::Format described{
+      .name = name,
+      .encoder_hash = format.encoder.sha256,
+      .kind = format.kind == ArtifactKind::kAludel ? FrameKind::kAludel : FrameKind::kScd};
+  for (const ArtifactDecoder& decoder : format.decoders) {
+    described.decoders[decoder.consumer_hash] = decoder.file.sha256;
+  }
+  return described;
 }
 
 }  // namespace
@@ -37,15 +44,30 @@ absl::StatusOr<AdapterCodecs> AdapterCodecs::Create(const CodecOptions& options,
   for (const ArtifactFormat& format : manifest.formats) {
     // As for the model itself: of packing video only what is named.
     const bool taken = wanted.empty() && std::find(video.begin(), video.end(), format.name) == video.end();
-    if (taken) codecs.formats_.push_back({format.name, format.encoder.sha256, KindOf(format)});
+    if (taken) codecs.formats_.push_back(Describe(format.name, format));
   }
   for (const std::string& name : wanted) {
     const absl::StatusOr<NamedFormat> named = FindNamed(manifest, name);  // not so: "raw", say
-    if (named.ok()) {
-      codecs.formats_.push_back({name, named->format->encoder.sha256, KindOf(*named->format)});
-    }
+    if (named.ok()) codecs.formats_.push_back(Describe(name, *named->format));
   }
   return codecs;
+}
+
+std::set<std::string> AdapterCodecs::ChangedIn(const AdapterCodecs& next) const {
+  std::set<std::string> changed;
+  for (const Format& format : formats_) {
+    const auto same = std::find_if(next.formats_.begin(), next.formats_.end(),
+                                   [&](const Format& other) { return other.name == format.name; });
+    const auto keeps = [&same](const auto& decoder) {
+      const auto found = same->decoders.find(decoder.first);
+      return found != same->decoders.end() && found->second == decoder.second;
+    };
+    if (same == next.formats_.end() || same->encoder_hash != format.encoder_hash ||
+        !std::all_of(format.decoders.begin(), format.decoders.end(), keeps)) {
+      changed.insert(format.name);
+    }
+  }
+  return changed;
 }
 
 AdapterCodecs::Opened AdapterCodecs::Open(const std::string& adapter_hash) const {
@@ -63,8 +85,10 @@ AdapterCodecs::Opened AdapterCodecs::Open(const std::string& adapter_hash) const
     const ArtifactDecoder* decoder = DecoderOf(entry, adapter_hash);
     if (decoder == nullptr) continue;
     if (entry.encoder.sha256 != format.encoder_hash) {
-      spdlog::warn("artifact {}, format {}: its encoder has changed since this server began; restart it",
-                   artifact_, format.name);
+      spdlog::warn(
+          "artifact {}, format {}: its encoder is not the one that this server asks prefill servers for; "
+          "restart it, or publish versions of the artifact",
+          artifact_, format.name);
       continue;
     }
     auto decoders = OpenDecoders(format.name, artifact_, *model_, adapter_hash);

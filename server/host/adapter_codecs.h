@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ class AdapterCodecs {
     std::string name;
     std::string encoder_hash;  // CodecSpec::artifact_hash
     FrameKind kind = FrameKind::kRaw;
+    std::map<std::string, std::string>
+        decoders;  // hashes of those that there are, by their consumers' hashes
 
     // What names its codes where they are stored.
     CodecSpec Spec() const { return {.name = name, .artifact_hash = encoder_hash, .kind = kind}; }
@@ -43,6 +46,10 @@ class AdapterCodecs {
   // Those that an adapter may have: as they were when this was created, as prefill servers are asked for them.
   const std::vector<Format>& formats() const { return formats_; }
   const std::string& artifact() const { return artifact_; }
+
+  // Names of formats that `next` does not have, or with another encoder, or of which a decoder is another or gone:
+  // what is known of them is not true of those of `next`.
+  std::set<std::string> ChangedIn(const AdapterCodecs& next) const;
 
   // Those of the adapter with this hash, as the artifact is now: a decoder that was added since counts. What cannot be
   // opened is left out, and logged: the adapter's prompts can be prefilled without it.

@@ -276,11 +276,13 @@ std::vector<AdapterCodecs::Format> AdapterPool::formats() const {
   return codecs_->formats();
 }
 
-void AdapterPool::SetCodecs(AdapterCodecs codecs) {
+std::set<std::string> AdapterPool::SetCodecs(AdapterCodecs codecs) {
   const auto fresh = std::make_shared<const AdapterCodecs>(std::move(codecs));
+  std::set<std::string> changed;
   std::vector<EntryRef> resident;
   {
     absl::MutexLock lock(&mutex_);
+    changed = codecs_->ChangedIn(*fresh);
     codecs_ = fresh;
     resident = resident_;
   }
@@ -295,6 +297,7 @@ void AdapterPool::SetCodecs(AdapterCodecs codecs) {
     absl::MutexLock lock(&mutex_);
     if (old != nullptr) retired_.push_back(std::move(old));
   }
+  return changed;
 }
 
 void AdapterPool::Tend() {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -83,8 +84,9 @@ class AdapterPool {
   AdapterStats stats() const;
   // Those that some adapters may have.
   std::vector<AdapterCodecs::Format> formats() const;
-  // Adapters have the decoders of these from now on: those on the device at the end of the call. Not for an engine's thread.
-  void SetCodecs(AdapterCodecs codecs);
+  // Adapters have the decoders of these from now on: those on the device at the end of the call. Returns the formats
+  // that are others than before (AdapterCodecs::ChangedIn). Not for an engine's thread.
+  std::set<std::string> SetCodecs(AdapterCodecs codecs);
   // Frees decoders from before that no request uses any more.
   void Tend();
 

@@ -1,5 +1,6 @@
 #include "server/host/artifact_watch.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -27,10 +28,16 @@ MetricLabels InfoLabels(const ArtifactOrigin& origin) {
   return {{"version", origin.version}, {"manifest", origin.manifest_hash.substr(0, kShownHash)}};
 }
 
+// What may be otherwise at a later look, with the same files.
+bool IsTransient(const absl::Status& status) {
+  return absl::IsAborted(status) || absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+}
+
 }  // namespace
 
 ArtifactWatch::ArtifactWatch(Options options, Metrics* metrics)
     : options_(std::move(options)),
+      metrics_(metrics),
       info_(
           metrics->Gauge("aludel_artifact_info", "1 for the artifact in use: its version and its manifest.")),
       sets_(metrics->Gauge("aludel_artifacts_held",
@@ -43,7 +50,8 @@ ArtifactWatch::ArtifactWatch(Options options, Metrics* metrics)
   if (!FollowsVersions(options_.location)) return;
   for (const char* result : {"switched", "refused", "deferred"}) switches_.Add({{"result", result}}, 0);
   reloader_.emplace(
-      std::vector<Reloader::Watched>{{WatchedFiles(options_.location), [this] { return Load(); }}},
+      std::vector<Reloader::Watched>{
+          {.files = WatchedFiles(options_.location), .reload = [this] { return Begin(); }, .logs = false}},
       options_.interval, [this] { Tend(); });
   // What was published while the model was loading.
   reloader_->Poke();
@@ -53,13 +61,24 @@ void ArtifactWatch::Poke() {
   if (reloader_) reloader_->Poke();
 }
 
+absl::Status ArtifactWatch::Begin() {
+  deferred_ = false;
+  wait_ = 1;
+  tried_ = true;
+  return Load();
+}
+
 absl::Status ArtifactWatch::Load() {
   const absl::StatusOr<ArtifactOrigin> loaded = options_.load();
-  const bool again = absl::IsAborted(loaded.status());
   if (!loaded.ok()) {
-    // Counted once, however often it is tried.
-    if (!again || !deferred_) switches_.Add({{"result", again ? "deferred" : "refused"}});
-    deferred_ = again;
+    if (IsTransient(loaded.status())) {
+      Defer(loaded.status());
+    } else {
+      deferred_ = false;
+      switches_.Add({{"result", "refused"}});
+      spdlog::error("the artifact at {} is refused, {} goes on: {}", options_.location, origin_.directory,
+                    std::string(loaded.status().message()));
+    }
     return loaded.status();
   }
   deferred_ = false;
@@ -72,14 +91,30 @@ absl::Status ArtifactWatch::Load() {
   return absl::OkStatus();
 }
 
+void ArtifactWatch::Defer(const absl::Status& status) {
+  // Logged and counted once, however often it is tried; of tries that cost something each is logged.
+  const bool first = !std::exchange(deferred_, true);
+  if (first) switches_.Add({{"result", "deferred"}});
+  if (first || !absl::IsAborted(status)) {
+    spdlog::warn("the artifact at {} is tried again later, {} goes on: {}", options_.location,
+                 origin_.directory, std::string(status.message()));
+  }
+  looks_ = absl::IsAborted(status) ? 1 : std::exchange(wait_, std::min(2 * wait_, kMaxLooks));
+}
+
 void ArtifactWatch::Tend() {
   options_.tend();
-  if (deferred_) Load().IgnoreError();  // it was logged
+  const bool tried = std::exchange(tried_, false);
+  if (deferred_ && !tried && --looks_ == 0) Load().IgnoreError();  // it was logged
   sets_.Set({}, static_cast<double>(options_.held()));
 }
 
 void ArtifactWatch::Export(const ArtifactOrigin& origin) {
-  if (!origin_.directory.empty()) info_.Remove(InfoLabels(origin_));
+  if (!origin_.directory.empty()) {
+    info_.Remove(InfoLabels(origin_));
+    // Or the labels would be full one day, of versions that are gone.
+    for (const auto& [label, value] : InfoLabels(origin_)) metrics_->Forget(label, value);
+  }
   origin_ = origin;
   if (!origin_.directory.empty()) info_.Set(InfoLabels(origin_), 1);
   sets_.Set({}, static_cast<double>(options_.held()));

@@ -47,7 +47,10 @@ struct CodecSet {
 // ends have both. Whoever uses a codec holds its set, and no set is freed but by Tend: never on an engine's thread.
 // Thread-safe.
 //
-//   Switch: current -> kept -> (unused for `keep`, or the next Switch) retired -> (no user left) freed
+//   Switch: current -> kept -> (unused for `keep`) retired -> (no user left) freed
+//
+// One that comes while the kept one is asked for takes the place of the current one where nobody has asked for that:
+// peers that lag behind go on. Where both are asked for it waits.
 template <typename Factory>
 class CodecSets {
  public:
@@ -86,7 +89,7 @@ class CodecSets {
     for (const Handle& set : offered()) {
       const Factory* const found = set->Find(name);
       if (found == nullptr || found->spec().artifact_hash != encoder_hash) continue;
-      Used(set, now);
+      if (!encoder_hash.empty()) Used(set, now);  // formats of no artifact are the same in all
       return std::shared_ptr<const Factory>(set, found);
     }
     return Find(name);
@@ -94,25 +97,35 @@ class CodecSets {
   // A request goes by this set.
   void Used(const Handle& set, absl::Time now) {
     absl::MutexLock lock(&mutex_);
+    if (set == current_) current_used_ = now;
     if (set == kept_) kept_used_ = now;
   }
 
   // Whether there is room for another one: as Switch. Before much is read for it.
-  absl::Status CheckRoom() const {
+  absl::Status CheckRoom(absl::Time now, absl::Duration keep) const {
     absl::MutexLock lock(&mutex_);
-    return Room();
+    return Room(now, keep);
   }
-  // From now on `next` is the current one; nothing changes where it is that already. Aborted where older ones are still used:
-  // try again.
-  absl::Status Switch(Handle next, absl::Time now) {
+  // From now on `next` is the current one; nothing changes where it is that already. Aborted where requests still use
+  // older ones, or have asked for the current one and the one before within `keep`: try again.
+  absl::Status Switch(Handle next, absl::Time now, absl::Duration keep) {
     absl::MutexLock lock(&mutex_);
     if (next == current_) return absl::OkStatus();
-    if (next != kept_) {
-      ALUDEL_RETURN_IF_ERROR(Room());
-      if (kept_ != nullptr) retired_.push_back(std::move(kept_));
+    if (next == kept_) {
+      std::swap(current_, kept_);
+      current_used_ = std::exchange(kept_used_, now);
+      return absl::OkStatus();
     }
-    kept_ = std::exchange(current_, std::move(next));
-    kept_used_ = now;
+    ALUDEL_RETURN_IF_ERROR(Room(now, keep));
+    if (IsUsed(kept_, kept_used_, now, keep)) {
+      retired_.push_back(std::move(current_));
+    } else {
+      if (kept_ != nullptr) retired_.push_back(std::move(kept_));
+      kept_ = std::move(current_);
+      kept_used_ = now;
+    }
+    current_ = std::move(next);
+    current_used_ = absl::InfinitePast();
     return absl::OkStatus();
   }
 
@@ -120,7 +133,7 @@ class CodecSets {
   void Tend(absl::Time now, absl::Duration keep) {
     std::vector<Handle> unused;  // freed behind the lock
     absl::MutexLock lock(&mutex_);
-    if (kept_ != nullptr && now - kept_used_ >= keep) retired_.push_back(std::move(kept_));
+    if (kept_ != nullptr && !IsUsed(kept_, kept_used_, now, keep)) retired_.push_back(std::move(kept_));
     for (auto set = retired_.begin(); set != retired_.end();) {
       // A retired set is given to nobody any more: one that has no user now has none later.
       if (set->use_count() > 1) {
@@ -139,14 +152,24 @@ class CodecSets {
   }
 
  private:
-  absl::Status Room() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (retired_.size() + (kept_ == nullptr ? 0 : 1) <= kMaxRetired) return absl::OkStatus();
-    return absl::AbortedError(
-        absl::StrCat("requests still use codecs of ", retired_.size(), " artifacts from before"));
+  static bool IsUsed(const Handle& set, absl::Time used, absl::Time now, absl::Duration keep) {
+    return set != nullptr && now - used < keep;
+  }
+  absl::Status Room(absl::Time now, absl::Duration keep) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (retired_.size() + (kept_ == nullptr ? 0 : 1) > kMaxRetired) {
+      return absl::AbortedError(
+          absl::StrCat("requests still use codecs of ", retired_.size(), " artifacts from before"));
+    }
+    if (IsUsed(kept_, kept_used_, now, keep) && IsUsed(current_, current_used_, now, keep)) {
+      return absl::AbortedError(absl::StrCat("artifact ", kept_->origin.directory, " and ",
+                                             current_->origin.directory, " are both asked for still"));
+    }
+    return absl::OkStatus();
   }
 
   mutable absl::Mutex mutex_;
   Handle current_ ABSL_GUARDED_BY(mutex_);
+  absl::Time current_used_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   Handle kept_ ABSL_GUARDED_BY(mutex_);  // null: none
   absl::Time kept_used_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   std::vector<Handle> retired_ ABSL_GUARDED_BY(mutex_);

@@ -23,6 +23,7 @@
 #include "server/handoff/frame_ring.h"
 #include "server/handoff/identity.h"
 #include "spdlog/spdlog.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
@@ -346,7 +347,7 @@ absl::StatusOr<std::shared_ptr<const CodecSet<Factory>>> CodecHost<Factory>::Ope
     if (set->origin.manifest_hash == origin.manifest_hash && set->origin.directory == origin.directory)
       return set;
   }
-  ALUDEL_RETURN_IF_ERROR(sets_->CheckRoom());
+  ALUDEL_RETURN_IF_ERROR(sets_->CheckRoom(MonotonicNow(), options.keep_previous));
   ALUDEL_RETURN_IF_ERROR(CheckProducer(manifest, offered.front()->origin.producer_hash));
   for (const auto& set : offered) ALUDEL_RETURN_IF_ERROR(CheckLayouts(manifest, origin, set->origin));
   ALUDEL_RETURN_IF_ERROR(VerifyArtifact(manifest));

@@ -48,7 +48,7 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
     std::function<void()> on_room = nullptr;  // HasRoom returned false and would not any more; on any thread
   };
 
-  // The codec and `metrics` must outlive the sender.
+  // `metrics` must outlive the sender; the codec is only read here.
   static std::shared_ptr<KvSender> Create(Spec spec, const PrefillMetrics* metrics);
 
   // Whether frames of this weight (FrameRing::Weight), each at most `frame`, can be reserved now. Also true

@@ -212,7 +212,8 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                                ALUDEL_ASSIGN_OR_RETURN(const auto next, model->OpenNext(options.codec));
                                WarnOfShortage(*model, *next, *arena, options);
                                for (const auto& codec : next->codecs) store.AddCuts({CutOf(codec->spec())});
-                               ALUDEL_RETURN_IF_ERROR(model->sets().Switch(next, MonotonicNow()));
+                               ALUDEL_RETURN_IF_ERROR(
+                                   model->sets().Switch(next, MonotonicNow(), options.codec.keep_previous));
                                return next->origin;
                              },
                              .tend = [&] { model->sets().Tend(MonotonicNow(), options.codec.keep_previous); },

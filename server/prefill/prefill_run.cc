@@ -40,6 +40,12 @@ PrefillRun::PrefillRun(const PrefillContext& context, std::shared_ptr<Stream> st
 PrefillRun::~PrefillRun() {
   context_.runs->Remove(spec_.ticket, this);
   SetLoad(0);
+  // What these hold is the context's: memory of its arena, a place in its flights, codecs on its device.
+  recorder_.reset();
+  feed_.reset();
+  sender_.reset();
+  extent_ = {};
+  spec_.codec.reset();
   context_.runs_open->fetch_sub(1);  // last: the context may go
 }
 

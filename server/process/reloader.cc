@@ -67,6 +67,7 @@ void Reloader::Loop() {
       if (!poked && now == seen[i]) continue;
       seen[i] = std::move(now);
       const absl::Status status = watched_[i].reload();
+      if (!watched_[i].logs) continue;
       const std::string files = absl::StrJoin(watched_[i].files, ", ");
       if (status.ok()) {
         spdlog::info("reloaded {}", files);

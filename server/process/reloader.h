@@ -21,6 +21,7 @@ class Reloader {
   struct Watched {
     std::vector<std::string> files;
     std::function<absl::Status()> reload;
+    bool logs = true;  // false: `reload` logs what it finds by itself
   };
   // `tend`, where it is set, is called at every look, behind reloads.
   Reloader(std::vector<Watched> watched, absl::Duration interval, std::function<void()> tend = nullptr);

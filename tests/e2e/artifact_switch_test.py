@@ -1,6 +1,7 @@
 """The servers follow an artifact that is switched under load: aludel-inspect publishes versions and rolls back, and while
 requests flow no one is lost or refused. Behind each switch answers are those of servers that began with that artifact; one of
-which a file is torn is refused, and changes nothing. Only Python's standard library.
+which a file is torn is refused, and changes nothing. A LoRA adapter beside the model, which has decoders of its own in each
+version, follows with it. Only Python's standard library.
 
     artifact_switch_test.py --bin build/release/bin
 """
@@ -26,6 +27,7 @@ DEMO = ROOT / "deploy/demo/codec"
 FORMAT = "aludel-p2"
 DECODER = f"{FORMAT}.chat.decoder.safetensors"
 SERVERS = ("prefill", "decode-chat", "decode-json")
+ADAPTER = "tuned"  # over the model "chat"
 QUESTIONS = 5
 TOKENS = 6
 CLIENTS = 3
@@ -35,16 +37,38 @@ OTHER = 0.1
 ENTRIES = [json.loads(line) for line in (ROOT / "deploy/demo/questions.jsonl").read_text().splitlines()[:QUESTIONS]]
 
 Answers = List[List[float]]
-Wanted = Tuple[Answers, Answers]  # handed over, and from the decode server's cache of that
+Wanted = Tuple[Answers, Answers, Answers]  # handed over, from the decode server's cache of that, and the adapter's handed over
 
 
 def write_manifest(folder: Path, manifest: Dict[str, Any]) -> None:
     (folder / "artifact.json").write_text(json.dumps(manifest, indent=1))
 
 
-def make_other(folder: Path) -> Path:
-    """An artifact whose format of the same name has another encoder: that of aludel-p0."""
+def make_adapter(binaries: Path, folder: Path) -> str:
+    """Its hash, by which its decoders are found."""
+    subprocess.run([str(binaries / "aludel-bench"), "make-adapter", "--base", "deploy/demo/chat", "--out", str(folder),
+                    "--rank", "4", "--strength", "0.3"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    report = subprocess.run([str(binaries / "aludel-inspect"), "deploy/demo/base", f"deploy/demo/chat+{folder}", "--codec",
+                             str(DEMO)], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False).stdout
+    found = re.search(r"no decoder for this model, whose hash is (\w+)", report)
+    assert found, report
+    return found.group(1)
+
+
+def make_plain(folder: Path, adapter: str) -> Path:
+    """The demo's artifact, with the decoders of the adapter's base for it, too: as aludel-calibrate --share."""
     shutil.copytree(DEMO, folder)
+    manifest = json.loads((folder / "artifact.json").read_text())
+    for one in manifest["formats"]:
+        of_base = next(decoder for decoder in one["decoders"] if decoder["consumer"] == "chat")
+        one["decoders"].append({**of_base, "consumer": f"chat+{ADAPTER}", "hash": adapter})
+    write_manifest(folder, manifest)
+    return folder
+
+
+def make_other(folder: Path, plain: Path) -> Path:
+    """An artifact whose format of the same name has another encoder: that of aludel-p0."""
+    shutil.copytree(plain, folder)
     manifest = json.loads((folder / "artifact.json").read_text())
     formats = {one["name"]: one for one in manifest["formats"]}
     formats[FORMAT]["name"] = "aludel-before"  # for decode-json, which has a decoder of that alone
@@ -54,9 +78,9 @@ def make_other(folder: Path) -> Path:
     return folder
 
 
-def make_retuned(folder: Path) -> Path:
+def make_retuned(folder: Path, plain: Path) -> Path:
     """An artifact with the demo's encoders and another decoder: what it brings forth, times 0.9."""
-    shutil.copytree(DEMO, folder)
+    shutil.copytree(plain, folder)
     file = folder / DECODER
     data = bytearray(file.read_bytes())
     start = 8 + struct.unpack("<Q", data[:8])[0]
@@ -79,16 +103,16 @@ def make_retuned(folder: Path) -> Path:
     return folder
 
 
-def tear(folder: Path) -> Path:
+def tear(folder: Path, plain: Path) -> Path:
     """What a copy that was cut off leaves."""
-    shutil.copytree(DEMO, folder)
+    shutil.copytree(plain, folder)
     file = folder / f"{FORMAT}.encoder.safetensors"
     file.write_bytes(file.read_bytes()[:-1000])
     return folder
 
 
-def ask(stack: Stack, entry: Dict[str, str], **wish: Any) -> Dict[str, Any]:
-    body = {"model": "chat", "max_tokens": TOKENS, "temperature": 0, "logprobs": True, "ignore_eos": True,
+def ask(stack: Stack, entry: Dict[str, str], model: str, **wish: Any) -> Dict[str, Any]:
+    body = {"model": model, "max_tokens": TOKENS, "temperature": 0, "logprobs": True, "ignore_eos": True,
             "aludel": {"fidelity": "fast", "format": FORMAT, **wish},
             "messages": [{"role": "user", "content": entry["context"] + "\n" + entry["question"]}]}
     request = urllib.request.Request(f"{stack.url}/v1/chat/completions", json.dumps(body).encode(),
@@ -99,23 +123,27 @@ def ask(stack: Stack, entry: Dict[str, str], **wish: Any) -> Dict[str, Any]:
     return answer
 
 
-def answers(stack: Stack, plan: str, **wish: Any) -> Answers:
+def answers(stack: Stack, plan: str, model: str = "chat", **wish: Any) -> Answers:
     found = []
     for entry in ENTRIES:
-        answer = ask(stack, entry, **wish)
+        answer = ask(stack, entry, model, **wish)
         assert answer["aludel"]["plan"] == plan, answer["aludel"]
         found.append([one["logprob"] for one in answer["choices"][0]["logprobs"]["content"]])
     return found
 
 
-def handed_over(stack: Stack) -> Answers:
+def handed_over(stack: Stack, model: str = "chat") -> Answers:
     """Whose codes come from the prefill server, from its store or computed, and not from what the decode server has cached."""
-    return answers(stack, "remote", max_staleness_ms=10 ** 9)
+    return answers(stack, "remote", model, max_staleness_ms=10 ** 9)
 
 
 def cached(stack: Stack) -> Answers:
     """Over what handoffs have left at the decode server; the end of each prompt is computed there."""
     return answers(stack, "cached")
+
+
+def all_of(stack: Stack) -> Wanted:
+    return handed_over(stack), cached(stack), handed_over(stack, ADAPTER)
 
 
 def distance(one: Answers, other: Answers) -> float:
@@ -161,7 +189,8 @@ class Load:
             with self.lock:
                 self.running += 1
             try:
-                plan = ask(self.stack, ENTRIES[number % QUESTIONS], max_staleness_ms=10 ** 9)["aludel"]["plan"]
+                model = ADAPTER if number % 4 == 0 else "chat"
+                plan = ask(self.stack, ENTRIES[number % QUESTIONS], model, max_staleness_ms=10 ** 9)["aludel"]["plan"]
                 failure = ""
             except Exception as error:  # pylint: disable=broad-except  # each is a lost request
                 plan, failure = "", f"{type(error).__name__}: {error}"
@@ -192,7 +221,8 @@ class Load:
 
 def start(binaries: Path, folder: Path, artifact: str) -> Stack:
     folder.mkdir()
-    stack = Stack(binaries, folder, {}, replaced={
+    adapter = f'adapters {{ name: "{ADAPTER}" directory: "{folder.parent / ADAPTER}" }}\n'
+    stack = Stack(binaries, folder, {"decode-chat": adapter}, replaced={
         'artifact: "deploy/demo/codec"': f'artifact: "{artifact}" reload_interval_ms: 50 keep_previous_ms: 3000'})
     try:
         stack.wait_until_ready()
@@ -206,7 +236,7 @@ def fresh(binaries: Path, folder: Path, artifact: Path) -> Wanted:
     """Of servers that began with this artifact."""
     stack = start(binaries, folder, str(artifact))
     try:
-        return handed_over(stack), cached(stack)
+        return all_of(stack)
     finally:
         stack.stop()
 
@@ -218,7 +248,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="aludel-switch-") as name:
         folder = Path(name)
         versions = folder / "codec"
-        other, retuned, torn = make_other(folder / "other"), make_retuned(folder / "retuned"), tear(folder / "torn")
+        plain = make_plain(folder / "plain", make_adapter(binaries, folder / ADAPTER))
+        other, retuned, torn = (make(folder / make.__name__, plain) for make in (make_other, make_retuned, tear))
 
         def inspect(*arguments: str) -> subprocess.CompletedProcess:
             return subprocess.run([str(binaries / "aludel-inspect"), "artifact", *arguments], cwd=ROOT,
@@ -230,14 +261,15 @@ def main() -> int:
 
         wanted_other = fresh(binaries, folder / "stack-other", other)
         wanted_retuned = fresh(binaries, folder / "stack-retuned", retuned)
-        publish(DEMO)
+        publish(plain)
         stack = start(binaries, folder / "stack", str(versions / "current"))
         load = None
         try:
-            before = handed_over(stack), cached(stack)
+            before = all_of(stack)
+            assert distance(before[0], before[2]) > OTHER, "an adapter that changes nothing"
             for wanted in (wanted_other, wanted_retuned):
-                assert distance(before[0], wanted[0]) > OTHER, "artifacts that cannot be told apart"
-                assert distance(before[1], wanted[1]) > OTHER, "artifacts that cannot be told apart"
+                for one, another in zip(before, wanted):
+                    assert distance(one, another) > OTHER, "artifacts that cannot be told apart"
             load = Load(stack)
 
             def follow(version: str, wanted: Wanted, what: str) -> None:
@@ -252,6 +284,7 @@ def main() -> int:
                 wait_for(f"answers of {version}", lambda: distance(handed_over(stack), wanted[0]) < SAME)
                 # What was cached under another decoder is not taken.
                 assert distance(cached(stack), wanted[1]) < SAME, what
+                assert distance(handed_over(stack, ADAPTER), wanted[2]) < SAME, f"the adapter: {what}"
                 print(f"{what}: {load.asked} answers under load so far, {load.remote} of them handed over", flush=True)
 
             follow("0001", before, "the first version")

@@ -1,6 +1,6 @@
 """A decode server that is killed (SIGKILL) in the midst of its answers, under load: another one begins those anew of
 which nothing has left, and goes on with the streams. No request fails, and every answer is the one that the same
-servers gave before, undisturbed: greedy ones, and drawn ones with a seed.
+servers gave before, undisturbed: greedy ones, and drawn ones with a seed, of the model and of a LoRA adapter over it.
 
     decode_loss_test.py --bin build/release/bin [--kills 4]
 """
@@ -10,6 +10,7 @@ import http.client
 import itertools
 import json
 import re
+import subprocess
 import sys
 import tempfile
 import threading
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import Dict, List, Tuple
 
 from chaos_fleet import Server, load_prompts
-from stack import free_ports
+from stack import ROOT, free_ports
 
+ADAPTER = "tuned"
 WORKERS = 6  # one server has room for all of them
 MAX_TOKENS = 160
 LIMIT_S = 60
@@ -27,16 +29,21 @@ CUT = re.compile(r'^aludel_cut_answers_total\{[^}]*outcome="(\w+)"[^}]*\} (\S+)$
 
 
 class Fleet:
-    """Two decode servers of one model, and a gateway."""
+    """Two decode servers of one model with an adapter over it, and a gateway. They compute in f32: with bf16 an answer that
+    is drawn over a cached prompt may be another one on its own, where the processor has AMX."""
 
     def __init__(self, binaries: Path, folder: Path) -> None:
+        subprocess.run([str(binaries / "aludel-bench"), "make-adapter", "--base", "deploy/demo/chat", "--out",
+                        f"{folder}/{ADAPTER}", "--rank", "4", "--strength", "0.3"], cwd=ROOT, check=True,
+                       stdout=subprocess.DEVNULL)
         self.gateway_port, *ports = free_ports(5)
         self.decodes: List[Server] = []
         for number in (0, 1):
             listen, admin = ports[2 * number:2 * number + 2]
             self.decodes.append(Server(f"decode-{number}", binaries / "aludel-decode", f"""
 listen: "127.0.0.1:{listen}" admin_listen: "127.0.0.1:{admin}" served_model_name: "chat"
-engine {{ directory: "deploy/demo/chat" threads: 1 max_num_seqs: 8 kv_blocks: 1024 }}
+engine {{ directory: "deploy/demo/chat" threads: 1 max_num_seqs: 8 kv_blocks: 1024 compute_dtype: "f32" kv_dtype: "f32" }}
+adapters {{ name: "{ADAPTER}" directory: "{folder}/{ADAPTER}" }}
 """, folder, admin))
         self.gateway = Server("gateway", binaries / "aludel-gateway", f"""
 listen: "127.0.0.1:{self.gateway_port}"
@@ -61,6 +68,17 @@ probe_interval_ms: 100
                              re.MULTILINE)) != 2:
             assert time.monotonic() < until, "the gateway does not find both decode servers ready"
             time.sleep(0.05)
+
+    def cut(self) -> Dict[str, float]:
+        """Answers whose decode server was lost, by what became of them."""
+        counts: Dict[str, float] = {}
+        for outcome, count in CUT.findall(self.gateway.get("/metrics")):
+            counts[outcome] = counts.get(outcome, 0) + float(count)
+        return counts
+
+    def running(self, server: Server) -> float:
+        found = re.search(r"^aludel_num_requests_running\{[^}]*\} (\S+)$", server.get("/metrics") or "", re.MULTILINE)
+        return 0 if found is None else float(found.group(1))
 
     def ask(self, body: Dict) -> Tuple[str, str]:
         """The answer's text, and what ended it: "" where it is whole."""
@@ -93,8 +111,32 @@ def bodies() -> List[Dict]:
     for number, prompt in enumerate(load_prompts(6)):
         drawn = {"temperature": 1.0, "seed": number} if number % 2 else {"temperature": 0}
         more = {"logprobs": 2} if number % 3 == 0 else {}
-        result.append({"model": "chat", "prompt": prompt, "max_tokens": MAX_TOKENS, "ignore_eos": True, **drawn, **more})
+        model = ADAPTER if number % 4 >= 2 else "chat"
+        result.append({"model": model, "prompt": prompt, "max_tokens": MAX_TOKENS, "ignore_eos": True, **drawn, **more})
     return result
+
+
+def lose_adapted(fleet: Fleet) -> None:
+    """Nothing else runs: what is cut is the adapter's answer, and it goes on at the other server."""
+    body = {"model": ADAPTER, "prompt": load_prompts(1)[0], "max_tokens": 4 * MAX_TOKENS, "ignore_eos": True,
+            "temperature": 0, "stream": True}
+    known = fleet.ask(body)
+    assert known[0] and not known[1], known
+    assert fleet.ask({**body, "model": "chat"})[0] != known[0], "the adapter changes nothing"
+    before = fleet.cut()
+    answers: List[Tuple[str, str]] = []
+    client = threading.Thread(target=lambda: answers.append(fleet.ask(body)))
+    client.start()
+    until = time.monotonic() + LIMIT_S
+    while not (busy := [server for server in fleet.decodes if fleet.running(server) > 0]):
+        assert time.monotonic() < until and not answers, f"no server was seen at work: {answers}"
+    busy[0].process.kill()
+    busy[0].process.wait()
+    client.join(LIMIT_S)
+    assert answers == [known], (answers, known)
+    after = fleet.cut()
+    print(f"the adapter's answer alone: cut before {before}, and after {after}", flush=True)
+    assert sum(after.values()) == sum(before.values()) + 1 and after.get("lost", 0) == before.get("lost", 0), after
 
 
 def main() -> int:
@@ -144,9 +186,7 @@ def main() -> int:
             for worker in workers:
                 worker.join(LIMIT_S)
                 assert not worker.is_alive(), "a request hangs"
-            cut: Dict[str, float] = {}
-            for outcome, count in CUT.findall(fleet.gateway.get("/metrics")):
-                cut[outcome] = cut.get(outcome, 0) + float(count)
+            cut = fleet.cut()
             untold = [error for stream, _, text, error in outcomes if error and not (stream and text)]
             told = [error for stream, _, text, error in outcomes if error and stream and text]
             wrong = [(which, text) for _, which, text, error in outcomes if not error and text != known[which][0]]
@@ -158,6 +198,7 @@ def main() -> int:
             assert not wrong, wrong[:3]
             assert not told, told[:3]
             assert cut.get("restarted", 0) > 0 and cut.get("continued", 0) > 0, "no answer was cut: nothing was tried"
+            lose_adapted(fleet)
         finally:
             for server in fleet.servers():
                 server.end()

@@ -104,7 +104,8 @@ absl::StatusOr<PlanInput> PlanOfJob(const AludelJob& job, const AludelInputs& in
   if (input.by_passages) {
     ALUDEL_RETURN_IF_ERROR(CheckTuningPassages(input.more, HeadTokens(input)));
   }
-  input.artifact_bytes = BytesUnder(job.base.out, /*intermediate_alone=*/false);
+  // Of a directory of versions the current one: it alone is copied.
+  if (old.has_value()) input.artifact_bytes = BytesUnder(old->directory, /*intermediate_alone=*/false);
   input.process_bytes = inputs.process_bytes;
   return input;
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -21,6 +22,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "kernels/check.h"
 #include "runtime/status_macros.h"
 
@@ -31,6 +33,7 @@ namespace fs = std::filesystem;
 
 constexpr char kCopyPrefix[] = ".copy-";
 constexpr int64_t kMaxVersion = 999'999'999;
+constexpr absl::Duration kLockLook = absl::Milliseconds(50);
 
 absl::Status Failed(const std::string& path, int error) {
   return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(error)));
@@ -118,13 +121,25 @@ ArtifactVersion Describe(const std::string& directory, const std::string& name) 
 // Held until the result goes, or the process ends.
 class Lock {
  public:
-  static absl::StatusOr<Lock> Take(const std::string& directory) {
+  static absl::StatusOr<Lock> Take(const std::string& directory, absl::Duration patience) {
     const std::string path = absl::StrCat(directory, "/.lock");
     const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (file < 0) return Failed(path, errno);
     Lock lock(file);
-    while (::flock(file, LOCK_EX) != 0) {
-      if (errno != EINTR) return Failed(path, errno);
+    const auto begin = std::chrono::steady_clock::now();
+    bool told = false;
+    while (::flock(file, LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EINTR) continue;
+      if (errno != EWOULDBLOCK) return Failed(path, errno);
+      if (absl::FromChrono(std::chrono::steady_clock::now() - begin) >= patience) {
+        return absl::UnavailableError(
+            absl::StrCat(path, " is held by another process that publishes or rolls back, for ",
+                         absl::FormatDuration(patience), " by now"));
+      }
+      if (!std::exchange(told, true)) {
+        std::fprintf(stderr, "waiting for %s, which another process holds\n", path.c_str());
+      }
+      absl::SleepFor(kLockLook);
     }
     return lock;
   }
@@ -307,7 +322,8 @@ absl::StatusOr<std::vector<ArtifactVersion>> ListVersions(const std::string& dir
   return versions;
 }
 
-absl::StatusOr<ArtifactVersion> PublishVersion(const std::string& directory, const std::string& source) {
+absl::StatusOr<ArtifactVersion> PublishVersion(const std::string& directory, const std::string& source,
+                                               absl::Duration patience) {
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(source));
   if (HasManifest(directory)) {
     return absl::FailedPreconditionError(
@@ -317,7 +333,7 @@ absl::StatusOr<ArtifactVersion> PublishVersion(const std::string& directory, con
   std::error_code error;
   fs::create_directories(versions, error);
   if (error) return absl::UnavailableError(absl::StrCat(versions, ": ", error.message()));
-  ALUDEL_ASSIGN_OR_RETURN(const Lock lock, Lock::Take(directory));
+  ALUDEL_ASSIGN_OR_RETURN(const Lock lock, Lock::Take(directory, patience));
   RemoveCopies(versions);
   ALUDEL_ASSIGN_OR_RETURN(const std::string copy, CopyArtifact(manifest, versions));
   const absl::Cleanup remove = [&copy] {
@@ -331,13 +347,14 @@ absl::StatusOr<ArtifactVersion> PublishVersion(const std::string& directory, con
 
 absl::StatusOr<ArtifactVersion> AdoptVersion(const std::string& directory, const std::string& partial) {
   ALUDEL_RETURN_IF_ERROR(CheckVersions(directory));
-  ALUDEL_ASSIGN_OR_RETURN(const Lock lock, Lock::Take(directory));
+  ALUDEL_ASSIGN_OR_RETURN(const Lock lock, Lock::Take(directory, kPublishPatience));
   return Place(directory, partial);
 }
 
-absl::StatusOr<ArtifactVersion> RollBackVersion(const std::string& directory, const std::string& version) {
+absl::StatusOr<ArtifactVersion> RollBackVersion(const std::string& directory, const std::string& version,
+                                                absl::Duration patience) {
   ALUDEL_RETURN_IF_ERROR(CheckVersions(directory));
-  ALUDEL_ASSIGN_OR_RETURN(const Lock lock, Lock::Take(directory));
+  ALUDEL_ASSIGN_OR_RETURN(const Lock lock, Lock::Take(directory, patience));
   const std::string current = Target(directory, kCurrentLink);
   const std::string name = version.empty() ? Target(directory, kPreviousLink) : version;
   if (name.empty()) {

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "runtime/codec/artifact/artifact.h"
 
 namespace aludel {
@@ -48,14 +49,19 @@ struct ArtifactVersion {
 // By number, oldest first. NotFound where `directory` is no directory of versions.
 absl::StatusOr<std::vector<ArtifactVersion>> ListVersions(const std::string& directory);
 
+// How long the functions below wait for others of them, in other processes, too: Unavailable names the file that
+// those hold.
+inline constexpr absl::Duration kPublishPatience = absl::Minutes(10);
+
 // Copies the artifact of `source` (as ResolveArtifact) beside what is there, verifies the copy in full, and makes it
 // current. Makes `directory` where it is not there yet. Returns the new version.
-absl::StatusOr<ArtifactVersion> PublishVersion(const std::string& directory, const std::string& source);
+absl::StatusOr<ArtifactVersion> PublishVersion(const std::string& directory, const std::string& source,
+                                               absl::Duration patience = kPublishPatience);
 // As above for an artifact that lies in `directory`/versions under another name, whose files are not read again: it is moved.
 absl::StatusOr<ArtifactVersion> AdoptVersion(const std::string& directory, const std::string& partial);
 // Makes a version current that is there, once all of its files are verified: the previous one, or `version`, a name.
 // FailedPrecondition where there is no previous one, or it is the current one: a switch was cut off.
-absl::StatusOr<ArtifactVersion> RollBackVersion(const std::string& directory,
-                                                const std::string& version = "");
+absl::StatusOr<ArtifactVersion> RollBackVersion(const std::string& directory, const std::string& version = "",
+                                                absl::Duration patience = kPublishPatience);
 
 }  // namespace aludel

@@ -60,9 +60,12 @@ std::optional<double> CostModel::LocalCompute(int64_t tokens) const {
 }
 
 void CostModel::Forget(const std::set<std::string>& formats) {
+  if (formats.empty()) return;
   absl::MutexLock lock(&mutex_);
+  ++forgotten_;
   for (const std::string& format : formats) {
     formats_.erase(format);
+    stored_.erase(format);
     for (auto& [target, link] : links_) {
       std::erase_if(link.rest, [&format](const auto& rest) { return rest.first.first == format; });
     }
@@ -74,6 +77,11 @@ void CostModel::Forget(const std::set<std::string>& formats) {
   });
   prefixes_.clear();
   prefix_order_.clear();
+}
+
+uint64_t CostModel::forgotten() const {
+  absl::MutexLock lock(&mutex_);
+  return forgotten_;
 }
 
 void CostModel::BeginLocal(int64_t tokens) {

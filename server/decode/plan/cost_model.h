@@ -82,7 +82,10 @@ class CostModel {
   void SetTargets(std::set<std::string> targets);
 
   // What was learned of these formats is of another artifact now, and so is what servers were asked for before.
+  // Nothing where there are none.
   void Forget(const std::set<std::string>& formats);
+  // How often that was: what was planned before is no news behind it.
+  uint64_t forgotten() const;
 
   // A prompt of so many tokens is being prefilled here, or no longer.
   void BeginLocal(int64_t tokens);
@@ -166,6 +169,7 @@ class CostModel {
   std::map<std::string, Link> links_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, LinkEstimate> sites_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Choice> chosen_ ABSL_GUARDED_BY(mutex_);
+  uint64_t forgotten_ ABSL_GUARDED_BY(mutex_) = 0;
   std::set<uint64_t> prefixes_ ABSL_GUARDED_BY(mutex_);
   std::deque<uint64_t> prefix_order_ ABSL_GUARDED_BY(mutex_);  // oldest first
 };

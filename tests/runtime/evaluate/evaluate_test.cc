@@ -8,6 +8,8 @@
 #include "kernels/open_device.h"
 #include "nlohmann/json.hpp"
 #include "runtime/calibrate/calibrate_job.h"
+#include "runtime/codec/artifact/artifact_versions.h"
+#include "tests/runtime/model/temporary_directory.h"
 
 namespace aludel {
 namespace {
@@ -108,6 +110,27 @@ TEST(Evaluate, SameSeedGivesTheSameNumbers) {
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_EQ(first->formats[0].kl, second->formats[0].kl);
   EXPECT_EQ(first->formats[0].f1_ci95.low, second->formats[0].f1_ci95.low);
+}
+
+// Servers and tools take the same location; the record of what was measured names the version's manifest.
+TEST(Evaluate, TakesADirectoryOfVersions) {
+  const TemporaryDirectory files;
+  const std::string versions = files.File("codec");
+  ASSERT_TRUE(PublishVersion(versions, "deploy/demo/codec").ok());
+  EvaluateJob job = DemoJob();
+  job.questions = 2;
+  job.formats = "aludel-p2";
+  job.log = files.File("plain.log");
+  const auto plain = RunJob(job);
+  job.codec = versions;
+  job.log = files.File("versions.log");
+  const auto found = RunJob(job);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->formats[0].kl, plain->formats[0].kl);
+  const auto description = [](const std::string& log) { return log.substr(0, log.find('\n')); };
+  EXPECT_EQ(description(files.Read("versions.log")), description(files.Read("plain.log")));
+  EXPECT_THAT(files.Read("versions.log"), HasSubstr("codec "));
 }
 
 TEST(Evaluate, MeasuresPerplexityWhereTextIsGiven) {

@@ -101,7 +101,7 @@ TEST_F(Config, EverySettingArrivesInItsStruct) {
       engine { directory: "a/b/" threads: 3 cores: "0-1,7" compute_dtype: "f32" kv_dtype: "f32" kv_blocks: 9 block_tokens: 32
                max_context: 77 max_num_batched_tokens: 64 max_num_seqs: 5 weights: "int4" cuda_graphs: false
                instructions: "portable" }
-      codec { artifact: "x" formats: ["raw", "scd"] }
+      codec { artifact: "x" formats: ["raw", "scd"] reload_interval_ms: 12 keep_previous_ms: 13 }
       transport { kind: "ucx" trusted_network: true ucx_transports: "tcp" ucx_devices: "lo" max_inflight_sends: 2 
                   testing { bytes_per_second: 1e6 delay_ms: 3 drop_rate: 0.1 corrupt_rate: 0.2 duplicate_rate: 0.3 seed: 9 } }
       prefill_targets: ["h:1", "dns:///name:2"]
@@ -121,6 +121,8 @@ TEST_F(Config, EverySettingArrivesInItsStruct) {
   EXPECT_EQ(options->model.transformer.max_rows, 64);
   EXPECT_EQ(options->model.transformer.weights, WeightFormat::kInt4);
   EXPECT_THAT(options->codec.formats, ElementsAre("raw", "scd"));
+  EXPECT_EQ(options->codec.reload_interval, absl::Milliseconds(12));
+  EXPECT_EQ(options->codec.keep_previous, absl::Milliseconds(13));
   EXPECT_EQ(options->transport.ucx_devices, "lo");
   EXPECT_EQ(options->transport.link.bytes_per_second, 1e6);
   EXPECT_EQ(options->transport.link.delay, absl::Milliseconds(3));

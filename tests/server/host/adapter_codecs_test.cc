@@ -1,6 +1,7 @@
 #include "server/host/adapter_codecs.h"
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -84,6 +85,31 @@ TEST_F(AdapterCodecsTest, ADecoderThatIsAddedLaterCountsAndOneOfAnotherEncoderDo
   Calibrate(2, /*seed=*/2);
   EXPECT_THAT(codecs.Open(Hash(2)).decoders, IsEmpty()) << "prefill servers were asked for the other's codes";
   EXPECT_THAT(Create().Open(Hash(2)).decoders, SizeIs(1));
+}
+
+TEST_F(AdapterCodecsTest, TellsOfWhichFormatsAnotherArtifactHasOthers) {
+  Calibrate(1, /*seed=*/1);
+  const AdapterCodecs first = Create();
+  EXPECT_THAT(first.ChangedIn(Create()), IsEmpty());
+  EXPECT_THAT(AdapterCodecs().ChangedIn(first), IsEmpty()) << "of what there was none, nothing is known";
+  EXPECT_THAT(first.ChangedIn(AdapterCodecs()), ElementsAre(kFormat));
+
+  const ArtifactManifest old = LoadArtifactManifest(Artifact()).value();
+  ArtifactManifest manifest;
+  manifest.producer_hash = old.producer_hash;
+  ArtifactWriter writer = ArtifactWriter::Begin(Artifact()).value();
+  ASSERT_TRUE(KeepFormats(old, {}, /*replace_controls=*/false, &writer, &manifest).ok());
+  std::vector<ArtifactDecoder>& decoders = manifest.formats[0].decoders;
+  decoders.push_back({"chat+a2", Hash(2), decoders[0].file, std::nullopt});
+  ASSERT_TRUE(writer.Publish(manifest).ok());
+  EXPECT_THAT(first.ChangedIn(Create()), IsEmpty()) << "a decoder was added";
+  EXPECT_THAT(Create().ChangedIn(first), ElementsAre(kFormat)) << "and is gone again";
+
+  Calibrate(2, /*seed=*/1);
+  EXPECT_THAT(first.ChangedIn(Create()), ElementsAre(kFormat))
+      << "the same encoder, without the first decoder";
+  Calibrate(1, /*seed=*/2);
+  EXPECT_THAT(first.ChangedIn(Create()), ElementsAre(kFormat)) << "another encoder";
 }
 
 // As aludel-calibrate --share leaves it.

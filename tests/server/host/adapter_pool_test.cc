@@ -16,6 +16,9 @@
 #include "gtest/gtest.h"
 #include "kernels/open_device.h"
 #include "runtime/bench/make_adapter.h"
+#include "runtime/bench/make_codec.h"
+#include "runtime/model/transformer.h"
+#include "server/host/adapter_codecs.h"
 #include "tests/runtime/model/temporary_directory.h"
 #include "transport/monotonic_clock.h"
 
@@ -24,6 +27,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr char kBase[] = "tests/runtime/model/golden/tiny/llama_sharded";
 constexpr absl::Duration kLong = absl::Minutes(2);
@@ -306,6 +310,99 @@ TEST_F(AdapterPoolTest, ManyThreadsGetWhatTheyNameAndNoMoreAreResident) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
   EXPECT_GT(pool_->stats().evictions, 0);
+}
+
+// A pool over the demo's model, and artifacts of one random format with a decoder for its first adapter.
+class AdapterPoolCodecs : public ::testing::Test {
+ protected:
+  AdapterPoolCodecs() {
+    for (int i = 1; i <= 2; ++i) {
+      EXPECT_TRUE(
+          MakeAdapter({.base = kChat, .out = Directory(i), .rank = 2, .seed = static_cast<uint64_t>(i)})
+              .ok());
+    }
+    pool_ = std::make_unique<AdapterPool>(
+        device_.get(), LoraWeights::Base{kChat, model_->hash(), model_->config(), DType::kF32}, 2,
+        Version(1));
+    for (int i = 1; i <= 2; ++i) EXPECT_TRUE(pool_->Add(absl::StrCat("a", i), Directory(i)).ok());
+  }
+
+  std::string Directory(int adapter) const { return files_.File(absl::StrCat("a", adapter)); }
+  AdapterCodecs Version(uint64_t seed) const {
+    const std::string artifact = files_.File(absl::StrCat("codec", seed));
+    if (!std::filesystem::exists(artifact)) {
+      EXPECT_TRUE(MakeCodec({.producer = "deploy/demo/base",
+                             .consumer = absl::StrCat(kChat, "+", Directory(1)),
+                             .out = artifact,
+                             .recomputed_layers = 1,
+                             .seed = seed})
+                      .ok());
+    }
+    return AdapterCodecs::Create({.artifact = artifact, .formats = {}, .adapters = true}, model_.get())
+        .value();
+  }
+  AdapterPool::Handle Get(const std::string& name) {
+    Asked asked;
+    pool_->Acquire(name, MonotonicNow() + kLong, asked.ready());
+    return asked.Take();
+  }
+  // Of the encoder whose codes the adapter takes; "": it takes none.
+  static std::string Encoder(const AdapterPool::Handle& adapter) {
+    const auto opened = adapter->codecs();
+    return opened->decoders.empty() ? "" : opened->decoders[0]->spec().artifact_hash;
+  }
+
+  static constexpr char kChat[] = "deploy/demo/chat";
+  const TemporaryDirectory files_;
+  const std::unique_ptr<Device> device_ = OpenDevice({.name = "cpu", .threads = 1}).value();
+  const std::unique_ptr<Transformer> model_ =
+      Transformer::Load(device_.get(), {kChat}, {.compute = DType::kF32, .max_rows = 16}).value();
+  std::unique_ptr<AdapterPool> pool_;
+};
+
+TEST_F(AdapterPoolCodecs, AdaptersFollowTheArtifactThatIsSet) {
+  const std::string first = Version(1).formats()[0].encoder_hash;
+  const std::string second = Version(2).formats()[0].encoder_hash;
+  ASSERT_NE(first, second);
+  const AdapterPool::Handle resident = Get("a1");
+  EXPECT_EQ(Encoder(resident), first);
+  EXPECT_EQ(pool_->formats()[0].encoder_hash, first);
+
+  EXPECT_THAT(pool_->SetCodecs(Version(2)), ElementsAre("aludel-p1"));
+  EXPECT_EQ(Encoder(resident), second) << "also one that a request holds";
+  EXPECT_EQ(pool_->formats()[0].encoder_hash, second);
+  EXPECT_EQ(Encoder(Get("a2")), "") << "loaded behind the switch: the artifact has no decoder for it";
+  EXPECT_THAT(pool_->SetCodecs(Version(2)), IsEmpty());
+  EXPECT_THAT(pool_->SetCodecs({}), ElementsAre("aludel-p1"));
+  EXPECT_EQ(Encoder(resident), "");
+}
+
+TEST_F(AdapterPoolCodecs, OldDecodersAreFreedByTendBehindTheirLastUser) {
+  const AdapterPool::Handle adapter = Get("a1");
+  std::shared_ptr<const AdapterCodecs::Opened> request = adapter->codecs();
+  const std::weak_ptr<const AdapterCodecs::Opened> old = request;
+  pool_->SetCodecs(Version(2));
+  pool_->Tend();
+  EXPECT_FALSE(old.expired()) << "a request goes on with it";
+  request = nullptr;
+  EXPECT_FALSE(old.expired()) << "on the request's thread, which may be an engine's";
+  pool_->Tend();
+  EXPECT_TRUE(old.expired());
+  const std::weak_ptr<const AdapterCodecs::Opened> current = adapter->codecs();
+  pool_->Tend();
+  EXPECT_FALSE(current.expired());
+}
+
+TEST_F(AdapterPoolCodecs, AnAdapterOfItsBasesCacheHasNoDecodersWhateverIsSet) {
+  const LoraWeights::Base base{kChat, model_->hash(), model_->config(), DType::kF32};
+  const auto own = ServedAdapter::Load(device_.get(), Directory(1), base, Version(1)).value();
+  const auto of_base =
+      ServedAdapter::Load(device_.get(), Directory(1), base, Version(1), CacheOf::kBase).value();
+  const auto before = own->codecs();
+  EXPECT_EQ(own->Follow(Version(2)), before);
+  EXPECT_NE(own->codecs(), before);
+  EXPECT_EQ(of_base->Follow(Version(2)), nullptr);
+  EXPECT_THAT(of_base->codecs()->decoders, IsEmpty());
 }
 
 }  // namespace

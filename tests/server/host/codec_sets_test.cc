@@ -42,6 +42,7 @@ class CodecSetsTest : public ::testing::Test {
     for (const auto& set : sets_.offered()) versions.push_back(set->origin.version);
     return versions;
   }
+  absl::Status Switch(Sets::Handle next) { return sets_.Switch(std::move(next), now_, keep_); }
   std::string Hash(const std::string& name, const std::string& hash) {
     const auto found = sets_.Find(name, hash, now_);
     return found == nullptr ? "none" : found->spec().artifact_hash;
@@ -50,12 +51,13 @@ class CodecSetsTest : public ::testing::Test {
   int freed_ = 0;
   int unrelated_ = 0;
   absl::Time now_ = absl::UnixEpoch();
+  absl::Duration keep_ = absl::Seconds(60);
   Sets sets_{Make("e1")};
 };
 
 TEST_F(CodecSetsTest, BothEndsOfASwitchAreFoundByTheirEncoders) {
   EXPECT_EQ(Hash("a", "e2"), "e1") << "of the name, to say what there is";
-  ASSERT_TRUE(sets_.Switch(Make("e2"), now_).ok());
+  ASSERT_TRUE(Switch(Make("e2")).ok());
   EXPECT_THAT(Offered(), ElementsAre("e2", "e1"));
   EXPECT_EQ(Hash("a", "e1"), "e1");
   EXPECT_EQ(Hash("a", "e2"), "e2");
@@ -66,23 +68,22 @@ TEST_F(CodecSetsTest, BothEndsOfASwitchAreFoundByTheirEncoders) {
 }
 
 TEST_F(CodecSetsTest, TheOneBeforeIsKeptWhileItIsUsed) {
-  ASSERT_TRUE(sets_.Switch(Make("e2"), now_).ok());
-  const absl::Duration keep = absl::Seconds(60);
+  ASSERT_TRUE(Switch(Make("e2")).ok());
   now_ += absl::Seconds(50);
   EXPECT_EQ(Hash("a", "e1"), "e1");
   now_ += absl::Seconds(50);
-  sets_.Tend(now_, keep);
+  sets_.Tend(now_, keep_);
   EXPECT_THAT(Offered(), ElementsAre("e2", "e1"));
   EXPECT_EQ(Hash("a", "e2"), "e2") << "which is no use of the other";
   now_ += absl::Seconds(10);
-  sets_.Tend(now_, keep);
+  sets_.Tend(now_, keep_);
   EXPECT_THAT(Offered(), ElementsAre("e2"));
   EXPECT_EQ(freed_, 1);
 }
 
 TEST_F(CodecSetsTest, ASetIsFreedBehindItsLastUserAndByTendAlone) {
   std::shared_ptr<const Side> ticket = sets_.Find("a");
-  ASSERT_TRUE(sets_.Switch(Make("e2"), now_).ok());
+  ASSERT_TRUE(Switch(Make("e2")).ok());
   sets_.Tend(now_, absl::ZeroDuration());
   EXPECT_THAT(Offered(), ElementsAre("e2"));
   EXPECT_EQ(sets_.held(), 2);
@@ -95,44 +96,78 @@ TEST_F(CodecSetsTest, ASetIsFreedBehindItsLastUserAndByTendAlone) {
 }
 
 TEST_F(CodecSetsTest, SwitchesWaitForUsersOfOldOnes) {
+  keep_ = absl::ZeroDuration();  // nothing else waits
   const std::shared_ptr<const Side> first = sets_.Find("a");
-  ASSERT_TRUE(sets_.Switch(Make("e2"), now_).ok());
+  ASSERT_TRUE(Switch(Make("e2")).ok());
   std::shared_ptr<const Side> second = sets_.Find("a");
-  ASSERT_TRUE(sets_.Switch(Make("e3"), now_).ok());
+  ASSERT_TRUE(Switch(Make("e3")).ok());
   EXPECT_EQ(sets_.held(), 3);
   const Sets::Handle fourth = Make("e4");
-  EXPECT_THAT(std::string(sets_.Switch(fourth, now_).message()), HasSubstr("still use"));
+  EXPECT_THAT(std::string(Switch(fourth).message()), HasSubstr("still use"));
   EXPECT_THAT(Offered(), ElementsAre("e3", "e2"));
   sets_.Tend(now_, absl::Seconds(1));
-  EXPECT_FALSE(sets_.Switch(fourth, now_).ok()) << "the first one is used";
-  EXPECT_TRUE(absl::IsAborted(sets_.CheckRoom())) << "so that it is tried again";
+  EXPECT_FALSE(Switch(fourth).ok()) << "the first one is used";
+  EXPECT_TRUE(absl::IsAborted(sets_.CheckRoom(now_, keep_))) << "so that it is tried again";
 }
 
 TEST_F(CodecSetsTest, SetsThatNobodyAsksForAnyMoreCountAsLongAsTheyAreHeld) {
+  keep_ = absl::ZeroDuration();
   const std::shared_ptr<const Side> first = sets_.Find("a");
   std::vector<std::shared_ptr<const Side>> users;
   for (const char* next : {"e2", "e3"}) {
-    ASSERT_TRUE(sets_.CheckRoom().ok()) << next;
-    ASSERT_TRUE(sets_.Switch(Make(next), now_).ok()) << next;
+    ASSERT_TRUE(sets_.CheckRoom(now_, keep_).ok()) << next;
+    ASSERT_TRUE(Switch(Make(next)).ok()) << next;
     users.push_back(sets_.Find("a"));
-    sets_.Tend(now_, absl::ZeroDuration());
+    sets_.Tend(now_, keep_);
     EXPECT_EQ(Offered().size(), 1u);
   }
   EXPECT_EQ(sets_.held(), 3);
-  EXPECT_TRUE(absl::IsAborted(sets_.CheckRoom()));
-  EXPECT_FALSE(sets_.Switch(Make("e4"), now_).ok());
+  EXPECT_TRUE(absl::IsAborted(sets_.CheckRoom(now_, keep_)));
+  EXPECT_FALSE(Switch(Make("e4")).ok());
   users.erase(users.begin());  // of the second one
-  sets_.Tend(now_, absl::ZeroDuration());
-  EXPECT_TRUE(sets_.Switch(Make("e4"), now_).ok());
+  sets_.Tend(now_, keep_);
+  EXPECT_TRUE(Switch(Make("e4")).ok());
+}
+
+TEST_F(CodecSetsTest, AThirdWaitsWhileBothOthersAreAskedFor) {
+  ASSERT_TRUE(Switch(Make("e2")).ok());
+  now_ += absl::Seconds(50);
+  EXPECT_EQ(Hash("a", "e1"), "e1") << "a peer has nothing else";
+  EXPECT_EQ(Hash("a", "e2"), "e2") << "and another has followed";
+  const Sets::Handle third = Make("e3");
+  EXPECT_TRUE(absl::IsAborted(sets_.CheckRoom(now_, keep_)));
+  EXPECT_THAT(std::string(Switch(third).message()), HasSubstr("both asked for"));
+  EXPECT_THAT(Offered(), ElementsAre("e2", "e1"));
+  now_ += absl::Seconds(50);
+  EXPECT_EQ(Hash("a", "e2"), "e2");
+  EXPECT_TRUE(absl::IsAborted(sets_.CheckRoom(now_, keep_)));
+  now_ += absl::Seconds(10);
+  EXPECT_TRUE(Switch(third).ok()) << "nobody asks for the first one any more";
+  EXPECT_THAT(Offered(), ElementsAre("e3", "e2"));
+}
+
+// Else an end that has what no peer takes, and a peer that waits for it to let go of the one that both have, would
+// wait for each other.
+TEST_F(CodecSetsTest, AThirdTakesThePlaceOfOneThatNobodyHasAskedFor) {
+  ASSERT_TRUE(Switch(Make("e2")).ok());
+  EXPECT_EQ(Hash("raw", ""), "") << "which asks for no version";
+  now_ += absl::Seconds(50);
+  EXPECT_EQ(Hash("a", "e1"), "e1");
+  ASSERT_TRUE(sets_.CheckRoom(now_, keep_).ok());
+  ASSERT_TRUE(Switch(Make("e3")).ok());
+  EXPECT_THAT(Offered(), ElementsAre("e3", "e1"));
+  sets_.Tend(now_, keep_);
+  EXPECT_EQ(freed_, 1);
+  EXPECT_EQ(sets_.held(), 2);
 }
 
 TEST_F(CodecSetsTest, RollingBackTakesTheKeptOne) {
   const Sets::Handle first = sets_.current();
   const Sets::Handle second = Make("e2");
-  ASSERT_TRUE(sets_.Switch(second, now_).ok());
-  ASSERT_TRUE(sets_.Switch(first, now_).ok());
+  ASSERT_TRUE(Switch(second).ok());
+  ASSERT_TRUE(Switch(first).ok());
   EXPECT_THAT(Offered(), ElementsAre("e1", "e2"));
-  ASSERT_TRUE(sets_.Switch(first, now_).ok()) << "it is current";
+  ASSERT_TRUE(Switch(first).ok()) << "it is current";
   EXPECT_THAT(Offered(), ElementsAre("e1", "e2"));
   EXPECT_EQ(sets_.held(), 2);
 }

@@ -7,9 +7,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/calibrate/plan/budget.h"
+#include "runtime/calibrate/plan/job_plan.h"
 #include "runtime/calibrate/plan/machine_room.h"
 #include "runtime/calibrate/plan/stage_clock.h"
 #include "runtime/calibrate/tune_passages_job.h"
+#include "runtime/codec/artifact/artifact_files.h"
+#include "runtime/codec/artifact/artifact_versions.h"
 #include "tests/runtime/model/temporary_directory.h"
 
 namespace aludel {
@@ -338,6 +341,27 @@ TEST(StageClock, SeesTheMostThatAStageHeld) {
   EXPECT_LT(clock.Of(Stage::kTraining).memory, clock.Of(Stage::kEncoders).memory);
   EXPECT_EQ(clock.Of(Stage::kTraining).times, 2);
   EXPECT_EQ(clock.Of(Stage::kTuning).times, 0);
+}
+
+// A directory of versions keeps them all: what is copied, beside what is written, is the current one.
+TEST_F(CalibrationPlanTest, OfADirectoryOfVersionsTheCurrentOneCounts) {
+  const TemporaryDirectory files;
+  job_.base.out = files.File("codec");
+  const AludelInputs inputs;
+  const auto bytes = [&] {
+    const auto old = FindArtifact(job_.base.out);
+    EXPECT_TRUE(old.ok()) << old.status();
+    return old.ok() ? PlanOfJob(job_, inputs, *old)->artifact_bytes : -1;
+  };
+  EXPECT_EQ(bytes(), 0);
+  double size = 0;
+  for (const auto& file : std::filesystem::directory_iterator("deploy/demo/codec")) {
+    size += static_cast<double>(file.file_size());
+  }
+  for (int version = 1; version <= 2; ++version) {
+    ASSERT_TRUE(PublishVersion(job_.base.out, "deploy/demo/codec").ok());
+    EXPECT_EQ(bytes(), size);
+  }
 }
 
 }  // namespace

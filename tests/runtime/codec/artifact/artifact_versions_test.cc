@@ -1,5 +1,7 @@
 #include "runtime/codec/artifact/artifact_versions.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -229,6 +231,25 @@ TEST_F(Versions, ACalibrationIntoADirectoryOfVersionsAddsOne) {
   EXPECT_THAT(now->formats, SizeIs((*old)->formats.size() - 1));
   EXPECT_TRUE(VerifyArtifact(*now).ok());
   EXPECT_EQ(RollBackVersion(root_)->name, "0001");
+}
+
+TEST_F(Versions, SaysWhichFileIsHeldByAnotherThatPublishes) {
+  const std::string first = MakeArtifact(1);
+  ASSERT_EQ(Publish(first), "0001");
+  const std::string lock = root_ + "/.lock";
+  const int held = ::open(lock.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(held, 0);
+  ASSERT_EQ(::flock(held, LOCK_EX), 0);
+  for (const absl::Status& status : {PublishVersion(root_, first, absl::ZeroDuration()).status(),
+                                     RollBackVersion(root_, "0001", absl::ZeroDuration()).status()}) {
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_THAT(Message(status), HasSubstr(lock + " is held by another process"));
+  }
+  // Once it is let go, whoever waits goes on.
+  std::thread publisher([&] { EXPECT_EQ(Publish(first), "0002"); });
+  ::close(held);
+  publisher.join();
+  EXPECT_EQ(Current(), "0002");
 }
 
 }  // namespace

@@ -92,6 +92,18 @@ TEST_P(GoldenAdapter, IsRoundedToIntegersAfterTheMerge) {
   EXPECT_LT(error, 0.5f * base_error);
 }
 
+// Four bits lose more than the adapters of a tiny model change, so that what is lost is held against what the base
+// loses.
+TEST_P(GoldenAdapter, IsRoundedToFourBitsAfterTheMerge) {
+  const TransformerOptions exact{.compute = DType::kF32};
+  const TransformerOptions rounded{.compute = DType::kF32, .weights = WeightFormat::kInt4};
+  const std::vector<float> base = Logits(path_.base, ids_, exact), base4 = Logits(path_.base, ids_, rounded);
+  const std::vector<float> merged4 = Logits(path_, ids_, rounded);
+  const float lost = MaxDifference(base4, base) / Largest(base);
+  EXPECT_LT(MaxDifference(merged4, expected_) / Largest(expected_), 3 * lost);
+  EXPECT_GT(MaxDifference(merged4, base4) / Largest(base), 0.01f) << "of the adapter something is left";
+}
+
 INSTANTIATE_TEST_SUITE_P(Peft, GoldenAdapter,
                          ::testing::Values("llama_list", "llama_all_linear", "llama_head", "mistral_layers",
                                            "qwen2_rslora", "qwen3_regex", "fp8_list"),

@@ -313,7 +313,15 @@ TEST(CostModel, ForgetsWhatItLearnedOfAnotherArtifact) {
   }
   model.Chosen("a", "coded", now);
   model.Chosen("a", "raw", now);
+  model.ObserveStored("coded", 100, 0.5);
+  model.ObserveStored("raw", 100, 0.5);
+  model.Forget({});
+  EXPECT_EQ(model.forgotten(), 0u);
+  EXPECT_TRUE(model.PredictStored("coded", 100).has_value());
   model.Forget({"coded"});
+  EXPECT_EQ(model.forgotten(), 1u) << "so that what still runs is told apart";
+  EXPECT_FALSE(model.PredictStored("coded", 100).has_value());
+  EXPECT_TRUE(model.PredictStored("raw", 100).has_value());
   EXPECT_EQ(model.BytesPerToken("coded", 100), 0);
   EXPECT_FALSE(model.PredictRemote({.name = "a"}, "coded", Prompt(100), "").has_value());
   EXPECT_TRUE(model.IsStale("a", "coded", now)) << "it may be tried at once";
