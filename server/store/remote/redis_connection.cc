@@ -126,7 +126,8 @@ absl::StatusOr<std::vector<RedisAddress>> ResolveAddress(const std::string& host
   return addresses;
 }
 
-absl::StatusOr<std::vector<RedisAddress>> ResolveUnless(const std::atomic<bool>& stop, const Resolve& resolve,
+absl::StatusOr<std::vector<RedisAddress>> ResolveUnless(const std::atomic<bool>& stop,
+                                                        const AddressResolver& resolve,
                                                         const std::string& host_port) {
   using Answer = absl::StatusOr<std::vector<RedisAddress>>;
   const auto answer = std::make_shared<std::promise<Answer>>();

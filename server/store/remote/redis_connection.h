@@ -25,10 +25,12 @@ struct RedisAddress {
 // Of "host:port" or "[IPv6]:port", all that the resolver names, at least one. May take as long as the resolver does.
 absl::StatusOr<std::vector<RedisAddress>> ResolveAddress(const std::string& host_port);
 
-using Resolve = std::function<absl::StatusOr<std::vector<RedisAddress>>(const std::string& host_port)>;
+using AddressResolver =
+    std::function<absl::StatusOr<std::vector<RedisAddress>>(const std::string& host_port)>;
 // As `resolve`, but Cancelled soon after `stop` becomes true. The resolver cannot be stopped: it has a thread of its own,
 // which is left behind then, and uses nothing of the caller's.
-absl::StatusOr<std::vector<RedisAddress>> ResolveUnless(const std::atomic<bool>& stop, const Resolve& resolve,
+absl::StatusOr<std::vector<RedisAddress>> ResolveUnless(const std::atomic<bool>& stop,
+                                                        const AddressResolver& resolve,
                                                         const std::string& host_port);
 
 struct RedisReply {
