@@ -19,7 +19,8 @@ namespace {
 
 constexpr char kUsage[] =
     R"(aludel-bench store fills a prefix store in memory and says what a look-up of a prompt takes: of prompts that are
-stored whole, that share a beginning with one, and that are not there. With --lengths N it holds as many chunks again,
+stored whole, that share a beginning with one, and that are not there; and of prompts that are stored whole under the other of two
+salts, which is to take what those take that are not there. With --lengths N it holds as many chunks again,
 each the first and only one of a prompt, of 1 to N tokens; half of them begin with the same N/2 tokens. "longest" looks
 up prompts that begin with one of them.
 
@@ -62,6 +63,9 @@ absl::Status PutChunk(PrefixStore& store, absl::Span<const int32_t> prompt, int6
   return store.Put(prompt, end, std::move(frames), at) ? absl::OkStatus()
                                                        : absl::InternalError("the store took no chunk");
 }
+
+// Every other prompt is of the second tenant.
+std::string SaltOf(uint64_t prompt) { return prompt % 2 == 0 ? "" : "other"; }
 
 constexpr uint64_t kSharedSeed = uint64_t{1} << 40;
 
@@ -116,7 +120,7 @@ absl::Status Run(const Flags& flags) {
   for (int64_t i = 0; i < prompts; ++i) {
     if (i % 1000 == 0) bar.Update("prompts", i, prompts);
     const std::vector<int32_t> prompt = Prompt(static_cast<uint64_t>(i), tokens);
-    StorePosition at = store.Begin(Format(), "");
+    StorePosition at = store.Begin(Format(), SaltOf(static_cast<uint64_t>(i)));
     for (int64_t end = flags.chunk_tokens; end <= tokens; end += flags.chunk_tokens) {
       ALUDEL_RETURN_IF_ERROR(PutChunk(store, prompt, end, &at));
     }
@@ -125,14 +129,17 @@ absl::Status Run(const Flags& flags) {
   absl::PrintF("%d entries, prompts of %d tokens in %d chunks\n", store.stats().memory.entries, tokens,
                flags.chunks);
   std::mt19937_64 random(1);
-  for (const char* kind : {"whole", "beginning", "absent"}) {
+  double absent_seconds = 0;
+  for (const char* kind : {"whole", "beginning", "absent", "other salt"}) {
     std::vector<double> seconds;
     for (int64_t i = 0; i < flags.lookups; ++i) {
-      std::vector<int32_t> prompt = Prompt(random() % static_cast<uint64_t>(prompts), tokens);
+      const uint64_t which = random() % static_cast<uint64_t>(prompts);
+      std::vector<int32_t> prompt = Prompt(which, tokens);
       if (kind[0] == 'b') prompt[prompt.size() / 2] = -1;
       if (kind[0] == 'a') prompt[0] = -1;
+      const std::string salt = SaltOf(kind[0] == 'o' ? which + 1 : which);
       const absl::Time begun = MonotonicNow();
-      StorePosition at = store.Begin(Format(), "");
+      StorePosition at = store.Begin(Format(), salt);
       const std::vector<StoredChunk> found = store.Find(prompt, absl::InfiniteDuration(), &at);
       seconds.push_back(absl::ToDoubleSeconds(MonotonicNow() - begun));
       const size_t want = kind[0] == 'w'   ? static_cast<size_t>(flags.chunks)
@@ -141,6 +148,9 @@ absl::Status Run(const Flags& flags) {
       if (found.size() != want) return absl::InternalError("a look-up found something else");
     }
     Print(kind, &seconds);
+    const double median = seconds[seconds.size() / 2];
+    if (kind[0] == 'a') absent_seconds = median;
+    if (kind[0] == 'o') absl::PrintF("other salt over absent, p50: %.3f\n", median / absent_seconds);
   }
   return flags.lengths == 0 ? absl::OkStatus() : RunLengths(flags, store);
 }

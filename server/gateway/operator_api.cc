@@ -102,7 +102,9 @@ HttpResponse OperatorApi::Routing(absl::string_view query) const {
   if (auto error = PromptOf(*model, name, query, &tokens)) return error->ToResponse();
   const std::string salt = MakeCacheSalt(QueryParameter(query, "key").value_or(""),
                                          QueryParameter(query, "cache_salt").value_or(""));
-  const auto explanation = router_->Explain(model->name, name == model->name ? "" : name, salt, tokens);
+  const std::string cache_key = QueryParameter(query, "prompt_cache_key").value_or("");
+  const auto explanation =
+      router_->Explain(model->name, name == model->name ? "" : name, salt, cache_key, tokens);
   if (!explanation) return ModelNotFound(name).ToResponse();
   return JsonResponse(200, RoutingJson(name, static_cast<int64_t>(tokens.size()), *explanation));
 }

@@ -1,6 +1,7 @@
 #include "server/store/prefix_store.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <iterator>
 #include <limits>
@@ -19,6 +20,7 @@ constexpr size_t kCutsInRow = 1 << 20;
 // Where nothing was computed or read yet.
 constexpr double kUsualPrefillRate = 1e4;  // tokens a second
 constexpr double kUsualDiskRate = 1e9;     // bytes a second
+constexpr double kUsualRemoteRate = 1e8;
 
 }  // namespace
 
@@ -158,17 +160,27 @@ int64_t PrefixStore::Findable(absl::Span<const int32_t> prompt, StorePosition at
 bool PrefixStore::Put(absl::Span<const int32_t> prompt, int64_t end, std::vector<StoredFrame> frames,
                       StorePosition* at) {
   const absl::Span<const int32_t> tokens = prompt.subspan(at->tokens, end - at->tokens);
-  if (StoredWeight(static_cast<int64_t>(tokens.size()), frames) > max_chunk_bytes()) return false;
+  if (StoredWeight(static_cast<int64_t>(tokens.size()), frames) > max_chunk_bytes()) {
+    absl::MutexLock lock(&mutex_);
+    if (enabled()) ++stats_.rejects.too_large;
+    return false;
+  }
   const ChunkHasher::Name name = ChunkHasher().NameOf(at->key, tokens);
   auto kept = std::make_shared<const std::vector<StoredFrame>>(std::move(frames));
 
   Demoted demoted;
   {
     absl::MutexLock lock(&mutex_);
-    if (at->generation != lookups_) return false;
+    if (at->generation != lookups_) {
+      ++stats_.rejects.cleared;
+      return false;
+    }
     // Behind a chunk that is gone nothing would be found; behind one that was cut, by those who ask for fewer planes.
     const Node* const before = index_.Find(at->key);
-    if (at->tokens > 0 && (before == nullptr || !before->stored())) return false;
+    if (at->tokens > 0 && (before == nullptr || !before->stored())) {
+      ++stats_.rejects.front_gone;
+      return false;
+    }
     Node* node = index_.Add({.key = name.key,
                              .before = at->key,
                              .encoder = at->encoder,
@@ -180,7 +192,10 @@ bool PrefixStore::Put(absl::Span<const int32_t> prompt, int64_t end, std::vector
     node->added = now;
     ++node->requests;
     CountUse(node, at->planes, MemoryOrder::Seconds(now));
-    if (!KeepInMemory(node, std::move(kept), at->planes)) return false;
+    if (!KeepInMemory(node, std::move(kept), at->planes)) {
+      ++stats_.rejects.pinned;
+      return false;
+    }
     at->key = name.key;
     at->tokens = end;
     WriteLater(node, prompt);
@@ -376,12 +391,27 @@ void PrefixStore::MakeCuts(Demoted demoted) {
 }
 
 void PrefixStore::CountLookup(const Found& found, int64_t prompt_tokens) {
-  const int64_t tokens = found.memory_tokens + found.disk_tokens + found.remote_tokens;
+  const int64_t tokens = found.tokens();
   absl::MutexLock lock(&mutex_);
   stats_.memory.hit_tokens += static_cast<uint64_t>(found.memory_tokens);
   stats_.disk.hit_tokens += static_cast<uint64_t>(found.disk_tokens);
   stats_.remote.hit_tokens += static_cast<uint64_t>(found.remote_tokens);
   ++(tokens == prompt_tokens ? stats_.hits : tokens > 0 ? stats_.partial_hits : stats_.misses);
+  if (tokens > 0 && found.tokens_per_second > 0) CountSaved(found);
+}
+
+void PrefixStore::CountSaved(const Found& found) {
+  const double computing = static_cast<double>(found.tokens()) / found.tokens_per_second;
+  const auto reading = [](uint64_t bytes, double seconds, double of_bytes, double usual_rate) {
+    const double rate = seconds > 0 && of_bytes > 0 ? of_bytes / seconds : usual_rate;
+    return static_cast<double>(bytes) / rate;
+  };
+  const double read =
+      reading(found.disk_bytes, stats_.load_seconds, loaded_bytes_, kUsualDiskRate) +
+      reading(found.remote_bytes, stats_.remote.load_seconds, fetched_bytes_, kUsualRemoteRate);
+  stats_.saved.expected += std::max(0.0, computing - read);
+  const double measured = computing - absl::ToDoubleSeconds(found.waited);
+  (measured >= 0 ? stats_.saved.measured : stats_.saved.lost) += std::abs(measured);
 }
 
 StoreStats PrefixStore::stats() const {

@@ -177,6 +177,12 @@ class PrefixStore {
     int64_t memory_tokens = 0;
     int64_t disk_tokens = 0;
     int64_t remote_tokens = 0;
+    uint64_t disk_bytes = 0;  // that were read for them
+    uint64_t remote_bytes = 0;
+    absl::Duration waited;         // for reads and for the remote's word
+    double tokens_per_second = 0;  // of computing; 0: not known
+
+    int64_t tokens() const { return memory_tokens + disk_tokens + remote_tokens; }
   };
   void CountLookup(const Found& found, int64_t prompt_tokens);
 
@@ -269,6 +275,8 @@ class PrefixStore {
   void KeepQuota(TenantTag tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether it was pinned.
   bool EndPin(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Seconds that a look-up was expected to save, and did.
+  void CountSaved(const Found& found) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The last one that is not pinned; null: all are. Those behind it become the first ones, in their order.
   Node* LeastUsed(StoreIndex::Order& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -366,6 +374,7 @@ class PrefixStore {
   bool demoting_ ABSL_GUARDED_BY(mutex_) = false;     // from the high mark down to the low one
   size_t cutting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // that cuts under way will free
   double loaded_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // from disk
+  double fetched_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // from the remote
   absl::flat_hash_map<uint64_t, std::vector<ChunkKey>> segments_ ABSL_GUARDED_BY(mutex_);  // what each holds
   int late_reads_ ABSL_GUARDED_BY(mutex_) = 0;                                             // in a row
   absl::Time no_reads_before_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -197,6 +197,7 @@ StoredFrames PrefixStore::ReadRemote(const StoredChunk& chunk, absl::Span<const 
     absl::MutexLock lock(&mutex_);
     const absl::Time now = MonotonicNow();
     ++stats_.remote.loads;
+    fetched_bytes_ += static_cast<double>(entry.record_bytes());
     stats_.remote.load_seconds += absl::ToDoubleSeconds(now - begun);
     late_remotes_[static_cast<size_t>(RemoteWork::kLoad)] = 0;
     if (is_old || is_cut) {

@@ -42,6 +42,21 @@ struct ExpectedStats {
   uint64_t lost = 0;     // stored no more, or not readable
 };
 
+// Chunks that memory did not take, and why: they are sent, and computed again when they come again.
+struct MemoryRejects {
+  uint64_t too_large = 0;   // for memory_bytes
+  uint64_t cleared = 0;     // the store was, since their prompt was looked up
+  uint64_t front_gone = 0;  // the chunk in front of them went: they would not be found
+  uint64_t pinned = 0;      // what has their name is pinned with fewer planes, and pins have no room for more
+};
+
+// What look-ups that found something were worth, in seconds. Only of those whose speed of computing was known.
+struct SavedSeconds {
+  double expected = 0;  // computing what was found, less reading it at the rates by which chunks are placed
+  double measured = 0;  // likewise, less what was waited for it
+  double lost = 0;      // waited for longer than computing would have taken
+};
+
 // A snapshot of the prefix store. Counts only grow.
 struct StoreStats {
   uint64_t hits = 0;          // look-ups that found the whole prompt
@@ -53,6 +68,8 @@ struct StoreStats {
   uint64_t cuts = 0;         // times that a chunk in memory was cut to fewer planes, for room
   double placement_gap = 0;  // see MemoryOrder::End, of the last row of moves that ended below its mark
   ExpectedStats expected;
+  MemoryRejects rejects;
+  SavedSeconds saved;
   // Of the disk:
   uint64_t queued_bytes = 0;   // that wait to be written
   uint64_t written_bytes = 0;  // rewritten ones included

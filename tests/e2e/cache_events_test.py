@@ -129,6 +129,26 @@ def check_predictions(fleet: Fleet) -> None:
     print(f"{3 * len(texts)} hits predicted to the token: {hit_tokens(fleet.hearing)}", flush=True)
 
 
+def answered(decode: Server) -> float:
+    return sum(float(value) for value in
+               re.findall(r"^aludel_requests_total(?:\{[^}]*\})? (\S+)$", decode.get("/metrics") or "", re.MULTILINE))
+
+
+def check_prompt_cache_key(fleet: Fleet) -> None:
+    """Prompts that begin differently go to one server with a `prompt_cache_key`, and to both without."""
+    def where(tag: str, **more: Any) -> List[float]:
+        before = [answered(decode) for decode in fleet.decodes]
+        for number in range(8):
+            lines = " ".join(str(number * line) for line in range(20))
+            ask(fleet.hearing, f"{number * 37} times {tag}: {lines}", **more)
+        return sorted(answered(decode) - was for decode, was in zip(fleet.decodes, before))
+
+    for session in ("one", "two", "three"):
+        assert where(session, prompt_cache_key=f"session {session}") == [0, 8], session
+    spread = where("none")
+    assert sum(spread) == 8 and spread[0] > 0, spread
+
+
 def check_restart(fleet: Fleet) -> None:
     before = settle(fleet, TALES)
     assert all(max(belief.values()) > 0 for belief in before), before
@@ -207,6 +227,7 @@ def check_losses(fleet: Fleet) -> None:
 def check(fleet: Fleet) -> None:
     fleet.start()
     check_predictions(fleet)
+    check_prompt_cache_key(fleet)
     check_restart(fleet)
     check_salts(fleet)
     check_eviction(fleet)

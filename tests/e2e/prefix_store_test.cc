@@ -5,6 +5,8 @@
 
 #include <csignal>
 #include <filesystem>
+#include <map>
+#include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -199,6 +201,85 @@ TEST(PrefixStore, ARestartedServerHasTheHitsThatItHad) {
     EXPECT_GT(fleet.prefill().Metric("aludel_store_hit_tokens_total{tier=\"disk\"}"), 0);
   }
   EXPECT_TRUE(fleet.PrefillIsIdle());
+  std::filesystem::remove_all(directory);
+}
+
+// What both servers do for a request, by their counters.
+std::map<std::string, double> DeedsOf(Fleet& fleet) {
+  std::map<std::string, double> deeds;
+  for (const char* name :
+       {kHit, kPartial, kMiss, kComputed, "aludel_store_hit_tokens_total{tier=\"memory\"}",
+        "aludel_store_hit_tokens_total{tier=\"disk\"}", "aludel_store_loads_total",
+        "aludel_store_entries{tier=\"memory\"}", "aludel_prefix_cache_hits_total{model=\"base\"}",
+        "aludel_prefix_cache_queries_total{model=\"base\"}"}) {
+    deeds[absl::StrCat("prefill: ", name)] = fleet.prefill().Metric(name);
+  }
+  for (const char* name :
+       {"aludel_prefix_cache_hits_total{model=\"demo\"}", "aludel_prefix_cache_queries_total{model=\"demo\"}",
+        "aludel_engine_events_total{event=\"prompt_token\",model=\"demo\"}"}) {
+    deeds[absl::StrCat("decode: ", name)] = fleet.decode().Metric(name);
+  }
+  return deeds;
+}
+
+// With its prompt in every place that the other salt's requests left it: memory, the disk of a server that was started
+// again, and the decode server's prefix cache.
+TEST(PrefixStore, ARequestOfAnotherSaltDoesWhatAMissDoes) {
+  const std::string directory = absl::StrCat(::testing::TempDir(), "/store-salts-", getpid());
+  std::filesystem::remove_all(directory);
+  FleetOptions options = Consumer("chat");
+  options.prefix_cache = true;
+  options.prefill = absl::StrCat("store { disk { path: '", directory, "' bytes: 67108864 } }");
+  Fleet fleet(options);
+  ASSERT_TRUE(fleet.Start());
+  const std::vector<int32_t> stored = DemoPrompts(1)[0];
+  int others = 0;
+  // A prompt that nobody has asked for, as long as the stored one.
+  const auto unknown = [&] {
+    std::vector<int32_t> prompt = stored;
+    std::swap(prompt[0], prompt[static_cast<size_t>(++others)]);
+    return prompt;
+  };
+  using Deeds = std::map<std::string, double>;
+  const auto deeds_of = [&](const std::vector<int32_t>& prompt, const std::string& tenant,
+                            bool anew = false) {
+    const Deeds before = DeedsOf(fleet);
+    v1::GenerateRequest request = Fleet::Request(prompt, 2, "aludel-p2");
+    request.set_cache_salt(MakeCacheSalt(tenant, ""));
+    if (anew) request.set_max_staleness_ms(1 << 30);  // not from the decode server's cache
+    const Answer answer = fleet.Ask(request);
+    EXPECT_TRUE(answer.status.ok()) << answer.status;
+    Deeds deeds = {{"bytes received", answer.started.payload_bytes()},
+                   {"cached tokens", answer.started.cached_tokens()},
+                   {"stored tokens", answer.finished.stored_tokens()},
+                   {"remote", answer.started.plan() == "remote" ? 1 : 0}};
+    for (const auto& [name, count] : DeedsOf(fleet)) deeds[name] = count - before.at(name);
+    return deeds;
+  };
+  const auto expect_miss = [&](const std::string& tenant) {
+    const Deeds miss = deeds_of(unknown(), tenant);
+    EXPECT_EQ(deeds_of(stored, tenant), miss) << tenant;
+    EXPECT_EQ(miss.at(absl::StrCat("prefill: ", kMiss)), 1);
+    EXPECT_EQ(miss.at("cached tokens") + miss.at("stored tokens"), 0);
+    EXPECT_GT(miss.at(absl::StrCat("prefill: ", kComputed)), 0);
+  };
+  deeds_of(stored, "alice");
+  expect_miss("bob");
+  EXPECT_GT(deeds_of(stored, "alice").at("cached tokens"), 0);
+  EXPECT_EQ(
+      deeds_of(stored, "alice", /*anew=*/true).at("prefill: aludel_store_hit_tokens_total{tier=\"memory\"}"),
+      stored.size() - 1);
+
+  fleet.prefill().Signal(SIGTERM);
+  ASSERT_NE(fleet.prefill().WaitExit(), -1);
+  ASSERT_TRUE(fleet.WaitPrefillState("down"));
+  ASSERT_TRUE(fleet.StartPrefill());
+  ASSERT_TRUE(fleet.WaitPrefillState("ready"));
+  expect_miss("carol");
+  EXPECT_EQ(fleet.prefill().Metric("aludel_store_loads_total"), 0);
+  EXPECT_EQ(
+      deeds_of(stored, "alice", /*anew=*/true).at("prefill: aludel_store_hit_tokens_total{tier=\"disk\"}"),
+      stored.size() - 1);
   std::filesystem::remove_all(directory);
 }
 

@@ -29,7 +29,7 @@ constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 constexpr uint32_t kDefaultPlainMaxTokens = 16;
 constexpr int64_t kMaxTimeoutMs = 24 * 60 * 60 * 1000;
 constexpr int64_t kMaxStalenessMs = int64_t{1} << 40;
-constexpr size_t kMaxSaltBytes = 256;
+constexpr size_t kMaxCacheNameBytes = 256;
 constexpr int64_t kMaxPromptLogprobs = 20;
 
 constexpr std::pair<absl::string_view, v1::Fidelity> kFidelities[] = {{"exact", v1::FIDELITY_EXACT},
@@ -200,6 +200,19 @@ void ParsePlainMaxTokens(JsonFields& fields, CompletionRequest* request) {
   }
 }
 
+// Of 1 to kMaxCacheNameBytes; "": there is none.
+std::string ParseCacheName(JsonFields& fields, const char* field) {
+  fields.Describe(field, [] {
+    return ordered_json{{"type", "string"}, {"minLength", 1}, {"maxLength", kMaxCacheNameBytes}};
+  });
+  const auto name = fields.String(field);
+  if (!name) return "";
+  if (name->empty() || name->size() > kMaxCacheNameBytes) {
+    fields.Fail(field, absl::StrCat("must have 1 to ", kMaxCacheNameBytes, " bytes, found ", name->size()));
+  }
+  return *name;
+}
+
 }  // namespace
 
 void ParseCommon(JsonFields& fields, CompletionRequest* request) {
@@ -213,16 +226,8 @@ void ParseCommon(JsonFields& fields, CompletionRequest* request) {
   request->stream = fields.Bool("stream").value_or(false);
   // As vLLM has them.
   request->priority = static_cast<int>(fields.Integer("priority", -kMaxPriority, kMaxPriority).value_or(0));
-  fields.Describe("cache_salt", [] {
-    return ordered_json{{"type", "string"}, {"minLength", 1}, {"maxLength", kMaxSaltBytes}};
-  });
-  if (const auto salt = fields.String("cache_salt")) {
-    if (salt->empty() || salt->size() > kMaxSaltBytes) {
-      fields.Fail("cache_salt",
-                  absl::StrCat("must have 1 to ", kMaxSaltBytes, " bytes, found ", salt->size()));
-    }
-    request->cache_salt = *salt;
-  }
+  request->cache_salt = ParseCacheName(fields, "cache_salt");
+  request->prompt_cache_key = ParseCacheName(fields, "prompt_cache_key");
   ParseExtensions(fields, request);
 }
 

@@ -60,11 +60,12 @@ struct CompletionRequest {
   v1::Fidelity fidelity = v1::FIDELITY_UNSPECIFIED;
   std::string format;
   std::optional<int64_t> max_staleness_ms;
-  bool trace = false;       // the answer tells of its plan's alternatives and of its frames
-  int priority = 0;         // lower goes first
-  std::string cache_salt;   // of the client's own, beside its key's; "": none
-  bool no_store = false;    // nothing of it is kept in caches of prefixes
-  bool no_capture = false;  // nothing of it is kept for calibration
+  bool trace = false;            // the answer tells of its plan's alternatives and of its frames
+  int priority = 0;              // lower goes first
+  std::string cache_salt;        // of the client's own, beside its key's; "": none
+  std::string prompt_cache_key;  // requests of one go to the same decode server; "": none
+  bool no_store = false;         // nothing of it is kept in caches of prefixes
+  bool no_capture = false;       // nothing of it is kept for calibration
   std::optional<v1::Workflow> workflow;
   absl::Duration timeout = absl::InfiniteDuration();  // the client's own limit
 };
@@ -80,7 +81,7 @@ std::optional<ApiError> ParseCompletionRequest(absl::string_view body, Completio
 nlohmann::ordered_json DescribeCompletionBody(bool chat);
 
 // What every API's dialect reads with the same names: the model, sampling, "stream", "priority", "cache_salt",
-// "aludel". A fault is left in `fields`.
+// "prompt_cache_key", "aludel". A fault is left in `fields`.
 void ParseCommon(JsonFields& fields, CompletionRequest* request);
 // The longest answer, by the name that the API has for it.
 void ParseMaxTokens(JsonFields& fields, const char* name, CompletionRequest* request);

@@ -153,7 +153,8 @@ void Completions::Send(const std::shared_ptr<Call>& call) {
                           .tenant_weight = call->limits.weight,
                           .message = std::move(generate),
                           .deadline = call->deadline,
-                          .traceparent = call->identity.trace.ToTraceparent()};
+                          .traceparent = call->identity.trace.ToTraceparent(),
+                          .cache_key = call->request.prompt_cache_key};
   const auto cancel_with = [&](const std::shared_ptr<GenerateCall>& sent) {
     call->responder.OnDisconnect([weak = std::weak_ptr<GenerateCall>(sent)] {
       if (auto running = weak.lock()) running->Cancel();

@@ -238,6 +238,7 @@ std::string Repeats(const ordered_json& object, const CompletionRequest& request
        {"metadata", given("metadata", ordered_json::object())},
        {"parallel_tool_calls", request.tools.parallel},
        {"previous_response_id", given("previous_response_id", nullptr)},
+       {"prompt_cache_key", given("prompt_cache_key", nullptr)},
        {"reasoning",
         {{"effort", effort.empty() ? ordered_json(nullptr) : ordered_json(effort)}, {"summary", nullptr}}},
        {"store", responses.store},

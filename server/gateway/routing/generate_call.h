@@ -46,6 +46,8 @@ struct RoutedRequest {
   v1::GenerateRequest message;
   absl::Time deadline;  // of MonotonicNow()
   std::string traceparent;
+  // Requests of one of these and one cache salt go to the same decode server; "": where their beginnings live.
+  std::string cache_key = "";
 };
 
 }  // namespace aludel

@@ -14,8 +14,12 @@ namespace {
 constexpr absl::Duration kTendInterval = absl::Milliseconds(50);
 
 // Prefill servers serve several models with what they compute once: their keys do not depend on the model.
-PrefixKeys KeysOf(const std::string& cache_salt, absl::Span<const int32_t> prompt) {
-  return MakePrefixKeys(SaltSeed(cache_salt), prompt, /*with_blocks=*/true);
+PrefixKeys KeysOf(const std::string& cache_salt, const std::string& cache_key,
+                  absl::Span<const int32_t> prompt) {
+  const PromptSeed seed = SaltSeed(cache_salt);
+  PrefixKeys keys = MakePrefixKeys(seed, prompt, /*with_blocks=*/true);
+  if (!cache_key.empty()) keys.home = HomeKey(seed, cache_key);
+  return keys;
 }
 
 // `adapter`: over the model, "": none. What it has cached of a prompt is the model's at its beginning, or all its own, and
@@ -26,6 +30,7 @@ PrefixKeys OfModel(const DecodeTargets& targets, const std::string& model, const
   const uint64_t hash = HashTexts({own ? adapter : model});
   for (uint64_t& key : keys.keys) key = ModelKey(key, hash);
   for (uint64_t& key : keys.blocks) key = ModelKey(key, hash);
+  if (keys.home) keys.home = ModelKey(*keys.home, hash);
   keys.has_blocks = !own;
   return keys;
 }
@@ -78,8 +83,9 @@ Router::Router(const std::vector<Model>& models, const Timing& timing, Metrics* 
 std::optional<DecodeTargets::Explanation> Router::Explain(const std::string& model,
                                                           const std::string& adapter,
                                                           const std::string& cache_salt,
+                                                          const std::string& cache_key,
                                                           absl::Span<const int32_t> prompt) const {
-  return targets_.Explain(model, OfModel(targets_, model, adapter, KeysOf(cache_salt, prompt)));
+  return targets_.Explain(model, OfModel(targets_, model, adapter, KeysOf(cache_salt, cache_key, prompt)));
 }
 
 void Router::SetDecodeTargets(const std::string& model, const std::vector<ServerName>& targets) {
@@ -103,7 +109,7 @@ std::shared_ptr<GenerateCall> Router::Generate(Request request, std::shared_ptr<
     thread_local absl::BitGen random;
     request.message.mutable_sampling()->set_seed(absl::Uniform<uint64_t>(random));
   }
-  PrefixKeys keys = KeysOf(request.message.cache_salt(), request.message.prompt());
+  PrefixKeys keys = KeysOf(request.message.cache_salt(), request.cache_key, request.message.prompt());
   if (request.message.prefill_targets_size() > 0) {
     absl::MutexLock lock(&mutex_);
     if (prefill_targets_) {

@@ -68,6 +68,7 @@ class Router {
   // What the policy would do with a prompt of `adapter`, or of the model where that is ""; nothing for a model that is not known.
   std::optional<DecodeTargets::Explanation> Explain(const std::string& model, const std::string& adapter,
                                                     const std::string& cache_salt,
+                                                    const std::string& cache_key,
                                                     absl::Span<const int32_t> prompt) const;
   // The longest predicted wait of the model's servers over their mean.
   double Imbalance(const std::string& model) const { return targets_.Imbalance(model); }

@@ -14,6 +14,12 @@ StoreMetrics::StoreMetrics(Metrics* metrics)
                                    "Chunks that went for their tenant's quota, by tier.")),
       cuts_(metrics->Counter("aludel_store_cuts_total",
                              "Chunks in memory that were cut to fewer planes, for room.")),
+      rejects_(metrics->Counter("aludel_store_memory_rejects_total",
+                                "Chunks that memory did not take, by reason.")),
+      saved_seconds_(metrics->Counter("aludel_store_saved_seconds_total",
+                                      "Seconds of computing that stored chunks saved, less reading them, as "
+                                      "placement expects and as measured; "
+                                      "and those lost to reads that took longer than computing.")),
       placement_gap_(metrics->Gauge(
           "aludel_store_placement_gap",
           "Share of what memory is worth that its placement may fall short of the best one by, at most.")),
@@ -55,6 +61,16 @@ void StoreMetrics::Set(const StoreStats& stats) const {
     if (tier->configured) open_.Set(labels, tier->open ? 1 : 0);
   }
   cuts_.Raise({}, static_cast<double>(stats.cuts));
+  const std::pair<const char*, uint64_t> rejects[] = {{"too_large", stats.rejects.too_large},
+                                                      {"cleared", stats.rejects.cleared},
+                                                      {"front_gone", stats.rejects.front_gone},
+                                                      {"pinned", stats.rejects.pinned}};
+  for (const auto& [reason, count] : rejects) {
+    rejects_.Raise({{"reason", reason}}, static_cast<double>(count));
+  }
+  const std::pair<const char*, double> saved[] = {
+      {"expected", stats.saved.expected}, {"measured", stats.saved.measured}, {"lost", stats.saved.lost}};
+  for (const auto& [kind, seconds] : saved) saved_seconds_.Raise({{"kind", kind}}, seconds);
   placement_gap_.Set({}, stats.placement_gap);
   queued_bytes_.Set({}, static_cast<double>(stats.queued_bytes));
   written_bytes_.Raise({}, static_cast<double>(stats.written_bytes));

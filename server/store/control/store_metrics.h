@@ -22,6 +22,8 @@ class StoreMetrics {
   const CounterFamily evictions_;
   const CounterFamily over_quota_;
   const CounterFamily cuts_;
+  const CounterFamily rejects_;
+  const CounterFamily saved_seconds_;
   const GaugeFamily placement_gap_;
   const GaugeFamily bytes_;
   const GaugeFamily entries_;

@@ -63,6 +63,8 @@ void PrefixFeed::Run() {
     flight_ = nullptr;
     return done(all.status());
   }
+  counts_.tokens_per_second = prompt_.tokens_per_second;
+  counts_.waited = read_waited_ + remote_waited_;
   context_.store->CountLookup(counts_, static_cast<int64_t>(prompt_.tokens.size()));
   done(Sent{sent_, std::move(flight_)});
 }
@@ -125,6 +127,7 @@ bool PrefixFeed::AskRemote() {
       remote_until_ = absl::InfinitePast();
       return true;
     }
+    remote_since_ = now;
     remote_until_ = now + context_.store->remote_wait();
     context_.timer->At(remote_until_, [weak = weak_from_this()] {
       if (const auto self = weak.lock()) self->Resume();
@@ -136,6 +139,7 @@ bool PrefixFeed::AskRemote() {
     found.swap(at_remote_);
   }
   if (!found.has_value() && now < remote_until_) return false;
+  remote_waited_ = now - remote_since_;
   remote_until_ = absl::InfinitePast();
   if (!found.has_value()) {
     context_.store->CountLateRemote(PrefixStore::RemoteWork::kFind);
@@ -170,6 +174,10 @@ absl::StatusOr<bool> PrefixFeed::SendFound() {
       ALUDEL_RETURN_IF_ERROR(sink_->Commit(frame.coverage, code.size()));
     }
     const Item& item = *chunks_.front();
+    if (!item.from_memory()) {
+      uint64_t& bytes = item.chunk.remote ? counts_.remote_bytes : counts_.disk_bytes;
+      for (const StoredFrame& frame : *frames) bytes += frame.payload.size();
+    }
     (item.from_memory()  ? counts_.memory_tokens
      : item.chunk.remote ? counts_.remote_tokens
                          : counts_.disk_tokens) += item.chunk.end.tokens - sent_.tokens;

@@ -113,6 +113,8 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   absl::Time waits_until_ = absl::InfiniteFuture();  // for others, from the first wait on
   // For the remote's answer; InfiniteFuture: it was not asked, InfinitePast: nothing more is expected of it.
   absl::Time remote_until_ = absl::InfiniteFuture();
+  absl::Time remote_since_;       // when it was asked
+  absl::Duration remote_waited_;  // for its answer
 
   absl::Mutex mutex_;
   bool running_ ABSL_GUARDED_BY(mutex_) = false;

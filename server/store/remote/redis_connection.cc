@@ -11,6 +11,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <future>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -121,6 +124,23 @@ absl::StatusOr<std::vector<RedisAddress>> ResolveAddress(const std::string& host
   }
   freeaddrinfo(found);
   return addresses;
+}
+
+absl::StatusOr<std::vector<RedisAddress>> ResolveUnless(const std::atomic<bool>& stop,
+                                                        const AddressResolver& resolve,
+                                                        const std::string& host_port) {
+  using Answer = absl::StatusOr<std::vector<RedisAddress>>;
+  const auto answer = std::make_shared<std::promise<Answer>>();
+  std::future<Answer> answered = answer->get_future();
+  try {
+    std::thread([answer, resolve, host_port] { answer->set_value(resolve(host_port)); }).detach();
+  } catch (const std::system_error& error) {
+    return absl::UnavailableError(absl::StrCat("no thread for the resolver: ", error.what()));
+  }
+  while (answered.wait_for(absl::ToChronoMilliseconds(kStopInterval)) != std::future_status::ready) {
+    if (stop) return absl::CancelledError("it is not in use any more");
+  }
+  return answered.get();
 }
 
 struct RedisConnection::Reader {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,14 @@ struct RedisAddress {
 
 // Of "host:port" or "[IPv6]:port", all that the resolver names, at least one. May take as long as the resolver does.
 absl::StatusOr<std::vector<RedisAddress>> ResolveAddress(const std::string& host_port);
+
+using AddressResolver =
+    std::function<absl::StatusOr<std::vector<RedisAddress>>(const std::string& host_port)>;
+// As `resolve`, but Cancelled soon after `stop` becomes true. The resolver cannot be stopped: it has a thread of its own,
+// which is left behind then, and uses nothing of the caller's.
+absl::StatusOr<std::vector<RedisAddress>> ResolveUnless(const std::atomic<bool>& stop,
+                                                        const AddressResolver& resolve,
+                                                        const std::string& host_port);
 
 struct RedisReply {
   enum class Kind : uint8_t { kNull, kInteger, kText, kList, kError };

@@ -471,7 +471,8 @@ void RemoteTier::Watch() {
 }
 
 absl::Status RemoteTier::ComeUp() {
-  ALUDEL_ASSIGN_OR_RETURN(const std::vector<RedisAddress> addresses, ResolveAddress(options_.address));
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<RedisAddress> addresses,
+                          ResolveUnless(stop_, options_.resolve, options_.address));
   absl::StatusOr<Connection> connection = absl::UnavailableError("no address");
   RedisAddress address;
   for (size_t i = 0; i < addresses.size() && !connection.ok(); ++i) {

@@ -42,6 +42,7 @@ class RemoteTier {
     absl::Duration silence = absl::Milliseconds(5);
     absl::Duration steady = absl::Seconds(10);
     StoreKey producer = {};
+    AddressResolver resolve = ResolveAddress;  // may take as long as it likes, and outlive the tier
   };
   // The chunks that follow one another, each with its number of tokens.
   struct Run {

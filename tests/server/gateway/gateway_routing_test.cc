@@ -12,12 +12,15 @@ namespace aludel::gateway_testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class GatewayRoutingTest : public GatewayTest {
  protected:
   // The status of a completion of this prompt.
-  int Ask(const std::string& prompt) {
-    return Send("POST", "/v1/completions", json({{"model", "chat"}, {"prompt", prompt}}).dump()).status;
+  int Ask(const std::string& prompt, const json& more = json::object()) {
+    json body = {{"model", "chat"}, {"prompt", prompt}};
+    body.update(more);
+    return Send("POST", "/v1/completions", body.dump()).status;
   }
   std::vector<int> Calls() { return {a_.calls(), b_.calls(), c_.calls()}; }
   json Routing(const std::string& query) { return Get(absl::StrCat("/admin/routing?", query)).Json(); }
@@ -55,6 +58,68 @@ TEST_F(GatewayRoutingTest, TheSaltOfARequestIsPartOfItsKey) {
     chosen.insert(Routing(absl::StrCat("prompt=hello&cache_salt=", i))["chosen"].get<std::string>());
   }
   EXPECT_EQ(chosen.size(), 3u);
+}
+
+TEST_F(GatewayRoutingTest, RequestsOfOnePromptCacheKeyGoToOneServer) {
+  StartGateway({&a_, &b_, &c_});
+  WaitForAll();
+  const std::vector<FakeDecode*> decodes = {&a_, &b_, &c_};
+  std::set<std::string> homes;
+  for (int key = 0; key < 12; ++key) {
+    const std::string name = absl::StrCat("session ", key);
+    const json told = Routing(absl::StrCat("prompt=any&prompt_cache_key=session%20", key));
+    const std::vector<int> before = Calls();
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(Ask(absl::StrCat(i, " begins in its own way ", key), {{"prompt_cache_key", name}}), 200);
+    }
+    EXPECT_EQ(Chat(absl::StrCat(", \"prompt_cache_key\": \"", name, "\"")).status, 200);
+    const json response = {{"model", "chat"}, {"input", "hello"}, {"prompt_cache_key", name}};
+    const Answer answer = Send("POST", "/v1/responses", response.dump());
+    EXPECT_EQ(answer.status, 200);
+    EXPECT_EQ(answer.Json()["prompt_cache_key"], name);
+    const std::vector<int> after = Calls();
+    for (size_t at = 0; at < 3; ++at) {
+      EXPECT_EQ(after[at] - before[at], told["chosen"] == decodes[at]->target() ? 6 : 0) << name;
+    }
+    homes.insert(told["chosen"].get<std::string>());
+  }
+  EXPECT_EQ(homes.size(), 3u);
+}
+
+TEST_F(GatewayRoutingTest, APromptCacheKeyNamesAnotherServerToAnotherTenant) {
+  StartGateway({&a_, &b_, &c_});
+  WaitForAll();
+  std::set<std::string> of_keys, of_salts;
+  for (int i = 0; i < 30; ++i) {
+    const std::string query = "prompt=hello&prompt_cache_key=session";
+    of_keys.insert(Routing(absl::StrCat(query, "&key=", i))["chosen"].get<std::string>());
+    of_salts.insert(Routing(absl::StrCat(query, "&cache_salt=", i))["chosen"].get<std::string>());
+  }
+  EXPECT_EQ(of_keys.size(), 3u);
+  EXPECT_EQ(of_salts.size(), 3u);
+  // Nor does a server hear of it, so that what is cached there is as without one.
+  EXPECT_EQ(Ask("hello", {{"prompt_cache_key", "session"}}), 200);
+  for (FakeDecode* decode : {&a_, &b_, &c_}) {
+    if (decode->calls() == 0) continue;
+    EXPECT_EQ(decode->last_request().cache_salt(), "");
+    EXPECT_THAT(decode->last_request().SerializeAsString(), Not(HasSubstr("session")));
+  }
+}
+
+TEST_F(GatewayRoutingTest, APromptCacheKeyIsAStringOfBoundedLength) {
+  StartGateway({&a_});
+  const auto refusal = [&](const json& key) {
+    const json body = {{"model", "chat"}, {"prompt", "hello"}, {"prompt_cache_key", key}};
+    const Answer answer = Send("POST", "/v1/completions", body.dump());
+    EXPECT_EQ(answer.status, 400) << body;
+    EXPECT_EQ(answer.Json()["error"]["param"], "prompt_cache_key");
+    return answer.Json()["error"]["message"].get<std::string>();
+  };
+  EXPECT_THAT(refusal(""), HasSubstr("'prompt_cache_key' must have 1 to 256 bytes, found 0"));
+  EXPECT_THAT(refusal(std::string(257, 'x')), HasSubstr("must have 1 to 256 bytes, found 257"));
+  EXPECT_THAT(refusal(7), HasSubstr("'prompt_cache_key': expected a string"));
+  EXPECT_EQ(Ask("hello", {{"prompt_cache_key", std::string(256, 'x')}}), 200);
+  EXPECT_EQ(Ask("hello", {{"prompt_cache_key", nullptr}}), 200);
 }
 
 TEST_F(GatewayRoutingTest, WhatItsHomeLosesAnotherTakes) {

@@ -90,6 +90,21 @@ class DiskStore : public ::testing::Test {
     file.seekp(static_cast<std::streamoff>(offset));
     file.put(byte);
   }
+  // As if the first record, of four tokens, had been written at that time by the wall clock: the footer is cut, and the
+  // record's time and checksum are made anew.
+  void SetAdded(absl::Time time) const {
+    CutFooter();
+    const int file = open(Segments().at(0).c_str(), O_RDWR);
+    std::vector<uint8_t> meta(ChunkMetaBytes(4, 2));
+    ASSERT_TRUE(ReadAt(file, kStoreBlock, absl::MakeSpan(meta)).ok());
+    const int64_t added = absl::ToUnixMillis(time);
+    std::memcpy(meta.data() + 144, &added, sizeof(added));
+    std::memset(meta.data() + 156, 0, 4);
+    const uint32_t crc = Crc32c(0, meta);
+    std::memcpy(meta.data() + 156, &crc, sizeof(crc));
+    ASSERT_EQ(pwrite(file, meta.data(), meta.size(), kStoreBlock), static_cast<ssize_t>(meta.size()));
+    close(file);
+  }
   // A segment whose writer was killed: no footer.
   void CutFooter() const {
     const std::string path = Segments().at(0);
@@ -302,26 +317,43 @@ TEST_F(DiskStore, ADiskThatTakesNoMoreCostsNothingButItsHits) {
 }
 
 TEST_F(DiskStore, AClockThatWasSetBackMakesAnAgeUnknown) {
-  {
-    PrefixStore store(Options());
-    PutLetters(store, "abcd");
-  }
-  // As if it had been written in the future: the footer is cut, and the record's time and checksum are made anew.
-  CutFooter();
-  const std::string path = Segments().at(0);
-  const int file = open(path.c_str(), O_RDWR);
-  std::vector<uint8_t> meta(ChunkMetaBytes(4, 2));
-  ASSERT_TRUE(ReadAt(file, kStoreBlock, absl::MakeSpan(meta)).ok());
-  const int64_t added = absl::ToUnixMillis(absl::Now() + absl::Hours(1));
-  std::memcpy(meta.data() + 144, &added, sizeof(added));
-  std::memset(meta.data() + 156, 0, 4);
-  const uint32_t crc = Crc32c(0, meta);
-  std::memcpy(meta.data() + 156, &crc, sizeof(crc));
-  ASSERT_EQ(pwrite(file, meta.data(), meta.size(), kStoreBlock), static_cast<ssize_t>(meta.size()));
-  close(file);
+  { PutLetters(*std::make_unique<PrefixStore>(Options()), "abcd"); }
+  SetAdded(absl::Now() + absl::Hours(1));
   PrefixStore store(Options());
   EXPECT_EQ(Found(store, "abcd", absl::Hours(24)), "");
   EXPECT_EQ(Found(store, "abcd"), "abcd");
+}
+
+// As old as the jump is long, and no older: too old for who bounds the age, never too young.
+TEST_F(DiskStore, AClockThatWasSetForwardMakesChunksOlder) {
+  { PutLetters(*std::make_unique<PrefixStore>(Options()), "abcd"); }
+  SetAdded(absl::Now() - absl::Hours(10));
+  {
+    PrefixStore store(Options());
+    EXPECT_EQ(Found(store, "abcd", absl::Hours(9)), "");
+    EXPECT_EQ(Found(store, "abcd", absl::Hours(11)), "abcd");
+    EXPECT_EQ(Found(store, "abcd"), "abcd");
+    EXPECT_EQ(store.stats().damaged, 0u);
+    // What is made since has its own age, beside the other.
+    EXPECT_TRUE(PutLetters(store, "efgh"));
+    ASSERT_TRUE(AwaitEntries(store, 2));
+  }
+  PrefixStore store(Options());
+  EXPECT_EQ(Found(store, "efgh", absl::Hours(9)), "efgh");
+  EXPECT_EQ(Found(store, "abcd", absl::Hours(9)), "");
+}
+
+// By more than any clock should: before 1970, and by as much as a record's time may say.
+TEST_F(DiskStore, AClockThatIsFarOffCostsNothingButAges) {
+  for (const absl::Time time : {absl::UnixEpoch() - absl::Hours(1), absl::FromUnixMillis(INT64_MIN),
+                                absl::FromUnixMillis(INT64_MAX)}) {
+    std::filesystem::remove_all(directory_);
+    { PutLetters(*std::make_unique<PrefixStore>(Options()), "abcd"); }
+    SetAdded(time);
+    PrefixStore store(Options());
+    EXPECT_EQ(Found(store, "abcd", absl::Hours(24 * 365)), "") << time;
+    EXPECT_EQ(Found(store, "abcd"), "abcd") << time;
+  }
 }
 
 TEST_F(DiskStore, AgesGoOnOverARestart) {

@@ -55,6 +55,32 @@ TEST(PrefixStore, CountsLookupsByWhatCameOfThem) {
   EXPECT_EQ(stats.disk.hit_tokens, 12u);
 }
 
+TEST(PrefixStore, CountsTheSecondsThatLookupsSave) {
+  PrefixStore store(Memory(1 << 20));
+  const auto saved = [&store](const PrefixStore::Found& found) {
+    const SavedSeconds before = store.stats().saved;
+    store.CountLookup(found, 1000);
+    const SavedSeconds after = store.stats().saved;
+    return std::vector<double>{after.expected - before.expected, after.measured - before.measured,
+                               after.lost - before.lost};
+  };
+  const std::vector<double> nothing = {0, 0, 0};
+  EXPECT_EQ(saved({.tokens_per_second = 100}), nothing) << "nothing was found";
+  EXPECT_EQ(saved({.memory_tokens = 100}), nothing) << "the speed of computing is not known";
+  EXPECT_EQ(saved({.memory_tokens = 100, .tokens_per_second = 100}), std::vector<double>({1, 1, 0}));
+  // Nothing was read yet: 1e9 bytes a second from disk, 1e8 from the remote.
+  EXPECT_EQ(saved({.memory_tokens = 100,
+                   .disk_tokens = 200,
+                   .remote_tokens = 100,
+                   .disk_bytes = 500'000'000,
+                   .remote_bytes = 100'000'000,
+                   .waited = absl::Seconds(1),
+                   .tokens_per_second = 100}),
+            std::vector<double>({2.5, 3, 0}));
+  EXPECT_EQ(saved({.disk_tokens = 100, .waited = absl::Seconds(3), .tokens_per_second = 100}),
+            std::vector<double>({1, 0, 2}));
+}
+
 TEST(PrefixStore, GrowsAConversationFromWhatItHas) {
   PrefixStore store(Memory(1 << 20));
   PutLetters(store, "abcdef");
@@ -140,6 +166,8 @@ TEST(PrefixStore, ARefusedChunkLeavesThePositionWhereItWas) {
   EXPECT_FALSE(store.Put(prompt, 8, LetterFrames(prompt, 4, 8), &at)) << "what is in front has gone";
   EXPECT_EQ(at.tokens, 4);
   EXPECT_EQ(store.stats().memory.entries, 1u);
+  EXPECT_EQ(store.stats().rejects.too_large, 1u);
+  EXPECT_EQ(store.stats().rejects.front_gone, 1u);
 }
 
 TEST(PrefixStore, OfNoBytesKeepsNothing) {
@@ -148,6 +176,7 @@ TEST(PrefixStore, OfNoBytesKeepsNothing) {
   EXPECT_FALSE(PutLetters(store, "abcd"));
   EXPECT_EQ(Found(store, "abcd"), "");
   EXPECT_EQ(store.stats().memory.entries, 0u);
+  EXPECT_EQ(store.stats().rejects.too_large, 0u);
 }
 
 TEST(PrefixStore, AClearEndsWhatWasUnderWay) {
@@ -161,6 +190,7 @@ TEST(PrefixStore, AClearEndsWhatWasUnderWay) {
   EXPECT_EQ(leased.front().frames->front().payload.front(), 'a');
   EXPECT_EQ(Found(store, "abcdefgh"), "");
   EXPECT_FALSE(store.Put(prompt, 4, LetterFrames(prompt, 0, 4), &before)) << "made before the reset";
+  EXPECT_EQ(store.stats().rejects.cleared, 1u);
   EXPECT_TRUE(store.Find(prompt, kAnyAge, &before).empty());
   EXPECT_EQ(store.stats().memory.bytes, 0u);
   EXPECT_TRUE(PutLetters(store, "abcd"));

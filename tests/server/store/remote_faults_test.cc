@@ -9,8 +9,10 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
+#include "server/store/remote/remote_tier.h"
 #include "tests/server/store/remote_fixture.h"
 
 namespace aludel {
@@ -51,6 +53,27 @@ TEST_F(RemoteFaults, DamagedAndForeignValuesAreMisses) {
   EXPECT_TRUE(second->stats().remote.open) << "one bad value says nothing of the others";
   Ask(redis_, {"SET", name, good});
   EXPECT_EQ(FetchTokens(*second, text), 4);
+}
+
+// It answers once the tier is gone: one that waited for it would wait for good.
+TEST(RemoteTierTest, ItsEndDoesNotWaitForAResolver) {
+  struct Resolver {
+    absl::Notification asked, answers, answered;
+  };
+  const auto resolver = std::make_shared<Resolver>();
+  {
+    RemoteTier tier({.address = "remote:6379", .resolve = [resolver](const std::string& host_port) {
+                       EXPECT_EQ(host_port, "remote:6379");
+                       resolver->asked.Notify();
+                       resolver->answers.WaitForNotification();
+                       resolver->answered.Notify();
+                       return absl::StatusOr<std::vector<RedisAddress>>(absl::UnavailableError("too late"));
+                     }});
+    resolver->asked.WaitForNotification();
+    EXPECT_FALSE(tier.usable());
+  }
+  resolver->answers.Notify();
+  resolver->answered.WaitForNotification();
 }
 
 TEST_F(RemoteFaults, ADamagedValueIsReplaced) {

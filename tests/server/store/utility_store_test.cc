@@ -228,6 +228,7 @@ TEST(UtilityStore, WhatIsPinnedCutGrowsOnlyAsPinsHaveRoom) {
       whole += Request(store, Name(i), 0, kManyPlanes) == 4 ? 1 : 0;
     }
     EXPECT_LT(whole, 5);
+    EXPECT_GE(store.stats().rejects.pinned, static_cast<uint64_t>(pinned - whole));
     // Where others are pinned no more, there is room.
     for (int i = 0; i < pinned / 2; ++i) {
       EXPECT_EQ(store.Unpin(Letters(Name(i)), store.Begin(Format(), "")), 4) << "in whatever planes";

@@ -95,9 +95,12 @@ RoutingDecision ByPrefix(const RoutingQuery& query, absl::Span<const ReplicaView
     decision.predicted_ttft = PredictTtft(views[*i], query.prompt_tokens);
     least = cost;
   };
+  // Requests of a client's key stay together also where their prompts' beginnings differ or are everywhere: not for the
+  // shorter of two short queues, nor for a system prompt that another server has, but for a long prompt that it has.
+  const double stay = query.key_says ? kSpillMargin * query.objective_seconds : 0;
   offer(decision.candidates.first, RoutingReason::kFirst);
-  offer(decision.candidates.second, RoutingReason::kSecond);
-  offer(MostCached(views, standing), RoutingReason::kCached);
+  offer(decision.candidates.second, RoutingReason::kSecond, stay);
+  offer(MostCached(views, standing), RoutingReason::kCached, stay);
   // Not only once those miss the objective: at capacity nothing makes up for servers that idle until then. Nor by less because
   // they miss it, unless that meets it: past capacity all queues are long, what is believed of them is wrong by more than
   // they differ, and a conversation that leaves its cache for that makes all of them longer. Also where weights that are not

@@ -68,7 +68,8 @@ double PredictTtft(const ReplicaView& view, int64_t prompt_tokens);
 
 struct RoutingQuery {
   RoutingPolicy policy = RoutingPolicy::kPrefix;
-  uint64_t key = 0;  // of the beginning that it is routed by
+  uint64_t key = 0;       // of the beginning that it is routed by
+  bool key_says = false;  // the client gave the key: it is left for what saves the margin alone
   int64_t prompt_tokens = 0;
   double objective_seconds = 2;  // wanted TTFT
   uint64_t turn = 0;             // of kRoundRobin: requests so far

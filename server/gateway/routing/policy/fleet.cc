@@ -143,9 +143,14 @@ RoutingDecision Fleet::Choose(const PrefixKeys& keys, absl::FunctionRef<Standing
   MakeViews(keys, standing, now);
   const auto alive = std::count_if(views_.begin(), views_.end(),
                                    [](const ReplicaView& view) { return view.standing != Standing::kOut; });
-  depth_ = again ? key_depth_.Of(keys) : key_depth_.Count(keys, static_cast<int>(alive));
+  // Requests that do not live where their beginnings do say nothing of how hot these are.
+  const bool counted = !again && !keys.home;
+  depth_ = counted ? key_depth_.Count(keys, static_cast<int>(alive)) : key_depth_.Of(keys);
   return ChooseReplica({.policy = options_.policy,
-                        .key = keys.size() == 0 ? 0 : keys.keys[depth_],
+                        .key = keys.home          ? *keys.home
+                               : keys.size() == 0 ? 0
+                                                  : keys.keys[depth_],
+                        .key_says = keys.home.has_value(),
                         .prompt_tokens = keys.tokens,
                         .objective_seconds = options_.objective_seconds,
                         .turn = again ? turn_ : turn_++},

@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "server/rpc/cache_events/prompt_keys.h"
 
@@ -19,6 +21,8 @@ struct PrefixKeys {
   // prompt of fewer has none.
   std::vector<uint64_t> blocks;
   bool has_blocks = false;
+  // Where the request lives in place of its beginning: its client has said which requests belong together (HomeKey).
+  std::optional<uint64_t> home;
 
   size_t size() const { return keys.size(); }
 };
@@ -26,6 +30,11 @@ struct PrefixKeys {
 // Where a key ends depends on the position alone (NextPrefixEnd). No keys for an empty prompt. `seed` says what prefixes must
 // have in common beside their tokens.
 PrefixKeys MakePrefixKeys(const PromptSeed& seed, absl::Span<const int32_t> prompt, bool with_blocks = false);
+
+// Of a `prompt_cache_key` that clients of one seed share; no other seed's requests have it. Says nothing of what is cached.
+constexpr uint64_t HomeKey(const PromptSeed& seed, absl::string_view cache_key) {
+  return SipHashOf(seed, cache_key);
+}
 
 // What MakePrefixKeys gave for a prompt of so many tokens, whose keys are known. Keys beyond the prompt's are left out.
 PrefixKeys WithEnds(absl::Span<const uint64_t> keys, int64_t tokens);

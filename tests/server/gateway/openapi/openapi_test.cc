@@ -104,9 +104,9 @@ TEST(OpenApi, FieldsAreWhatTheParsersRead) {
             ordered_json::array({"id", "agent"}));
   const ordered_json& chat = Body("/v1/chat/completions");
   EXPECT_EQ(chat["required"], ordered_json::array({"messages", "model"}));
-  for (const char* name :
-       {"tools", "tool_choice", "top_logprobs", "max_completion_tokens", "chat_template_kwargs", "seed",
-        "logit_bias", "stop", "response_format", "allowed_token_ids", "bad_words", "cache_salt"}) {
+  for (const char* name : {"tools", "tool_choice", "top_logprobs", "max_completion_tokens",
+                           "chat_template_kwargs", "seed", "logit_bias", "stop", "response_format",
+                           "allowed_token_ids", "bad_words", "cache_salt", "prompt_cache_key"}) {
     EXPECT_TRUE(chat["properties"].contains(name)) << name;
   }
   EXPECT_FALSE(chat["properties"].contains("echo"));

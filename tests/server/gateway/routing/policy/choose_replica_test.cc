@@ -72,6 +72,28 @@ TEST(ChooseReplica, WhatIsCachedCountsTwice) {
   EXPECT_EQ(ChooseReplica(kQuery, views).replica, first);
 }
 
+TEST(ChooseReplica, AClientsKeyIsLeftForAMarginAlone) {
+  RoutingQuery of_client = kQuery;
+  of_client.key_says = true;
+  std::vector<ReplicaView> views = Views(8);
+  const auto [first, second] = ChooseReplica(kQuery, views).candidates;
+  // By a tenth of the objective, .2 s, and a little less. The prompt's prefill counts twice.
+  views[*first].wait_seconds = 0.19;
+  EXPECT_EQ(ChooseReplica(kQuery, views).replica, second);
+  EXPECT_EQ(ChooseReplica(of_client, views).replica, first);
+  views[*first].wait_seconds = 0.21;
+  EXPECT_EQ(ChooseReplica(of_client, views).replica, second);
+  views[*first].wait_seconds = 0;
+  size_t other = 0;
+  while (other == *first || other == *second) ++other;
+  views[other].cached_tokens = 900;
+  EXPECT_EQ(ChooseReplica(kQuery, views).replica, other);
+  EXPECT_EQ(ChooseReplica(of_client, views).replica, first);
+  of_client.prompt_tokens = 10'000;
+  views[other].cached_tokens = 9'000;
+  EXPECT_EQ(ChooseReplica(of_client, views).replica, other);
+}
+
 TEST(ChooseReplica, TheSecondTakesOverWhereItIsSooner) {
   std::vector<ReplicaView> views = Views(8);
   const auto [first, second] = ChooseReplica(kQuery, views).candidates;

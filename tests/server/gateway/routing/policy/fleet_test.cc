@@ -52,6 +52,35 @@ TEST_F(FleetTest, AConversationStaysWithItsServer) {
   }
 }
 
+TEST_F(FleetTest, AClientsKeyIsTheHomeOfPromptsThatBeginDifferently) {
+  Fleet fleet = Make(8);
+  std::vector<int> homes(8);
+  for (uint64_t key = 0; key < 64; ++key) {
+    PrefixKeys keys = Prompt(320, static_cast<int32_t>(key) * 100'000);
+    keys.home = HomeKey({1}, absl::StrCat("session ", key));
+    const size_t home = Chosen(&fleet, keys, 1);
+    ++homes[home];
+    for (int32_t i = 1; i < 4; ++i) {
+      PrefixKeys other = Prompt(320, static_cast<int32_t>(key) * 100'000 + i * 10'000);
+      other.home = keys.home;
+      EXPECT_EQ(Chosen(&fleet, other, 1), home);
+    }
+  }
+  for (const int count : homes) EXPECT_GT(count, 1);
+}
+
+TEST_F(FleetTest, AClientsKeyDoesNotMakeABeginningHot) {
+  Fleet fleet = Make(8), other = Make(8);
+  PrefixKeys keyed = Prompt(640, 0);
+  for (int i = 0; i < 200; ++i) {
+    keyed.home = HomeKey({1}, absl::StrCat(i));
+    Chosen(&fleet, keyed, 1);
+  }
+  const PrefixKeys plain = Prompt(640, 0);
+  EXPECT_EQ(Chosen(&fleet, plain, 1), Chosen(&other, plain, 1));
+  EXPECT_EQ(fleet.depth(), 0u);
+}
+
 TEST_F(FleetTest, GatewaysThatShareNothingAgree) {
   Fleet one = Make(8), other = Make(8);
   for (int32_t i = 0; i < 100; ++i) {

@@ -48,6 +48,12 @@ TEST(PrefixKeys, OfTwoSeedsHaveNothingInCommon) {
   for (const uint64_t key : a.keys) EXPECT_EQ(std::count(b.keys.begin(), b.keys.end(), key), 0);
 }
 
+TEST(PrefixKeys, AClientsKeyIsOfItsSalt) {
+  EXPECT_EQ(HomeKey(SaltSeed("alice"), "session"), HomeKey(SaltSeed("alice"), "session"));
+  EXPECT_NE(HomeKey(SaltSeed("alice"), "session"), HomeKey(SaltSeed("bob"), "session"));
+  EXPECT_NE(HomeKey(SaltSeed("alice"), "session"), HomeKey(SaltSeed("alice"), "sessions"));
+}
+
 TEST(PrefixKeys, TextsAreHashedWithTheirLengths) {
   EXPECT_NE(HashTexts({"ab", "c"}), HashTexts({"a", "bc"}));
   EXPECT_NE(HashTexts({"a"}), HashTexts({"a", ""}));
