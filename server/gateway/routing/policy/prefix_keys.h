@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "server/rpc/cache_events/prompt_keys.h"
 
@@ -26,6 +28,12 @@ struct PrefixKeys {
 // Where a key ends depends on the position alone (NextPrefixEnd). No keys for an empty prompt. `seed` says what prefixes must
 // have in common beside their tokens.
 PrefixKeys MakePrefixKeys(const PromptSeed& seed, absl::Span<const int32_t> prompt, bool with_blocks = false);
+
+// Whose codes a model's decode servers take: equal for all consumers of one producer and encoder. "": neither is known.
+std::string PrefillSource(absl::string_view producer, absl::string_view encoder);
+// By which prefill servers are ordered for a prompt with this beginning, whose key knows of no model: what one of them has
+// computed serves every model of the source.
+uint64_t PrefillKey(uint64_t key, absl::string_view source);
 
 // What MakePrefixKeys gave for a prompt of so many tokens, whose keys are known. Keys beyond the prompt's are left out.
 PrefixKeys WithEnds(absl::Span<const uint64_t> keys, int64_t tokens);
