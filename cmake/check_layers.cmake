@@ -45,7 +45,7 @@ set(may_server/gateway/openai "server/gateway/(openai|access|routing)/|${in_gate
 set(may_server/gateway/anthropic "server/gateway/(anthropic|openai)/|${in_gateway}")
 set(may_server/gateway/responses "server/gateway/(responses|openai)/|${in_gateway}")
 # Pure: the simulator runs it.
-set(may_server/gateway/routing/policy "server/gateway/routing/policy/|server/rpc/cache_events/prompt_keys\\.h")
+set(may_server/gateway/routing/policy "server/gateway/routing/policy/|server/rpc/(cache_events/prompt_keys|outlier|slow_start)\\.h")
 set(may_server/decode "server/(decode|handoff|host|store)/|${shared}|transport/|${computing}")
 set(may_server/prefill "server/(prefill|handoff|host|store)/|${shared}|transport/|${computing}")
 set(may_server/bench "server/(bench|http|store|gateway/routing/policy)/|aludel/v1/|transport/|runtime/(bench|evaluate)/|${computing}")

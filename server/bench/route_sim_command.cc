@@ -44,6 +44,8 @@ struct Flags {
   double probe_ms = 200;
   int64_t reply_hints = 1;
   int64_t turn_aways = kMaxTurnAways;
+  int64_t moves = 0;
+  double move_margin = 0.1;
   double objective_ms = 5000;
   double max_ttft_ms = 0;
   std::string json;
@@ -72,6 +74,11 @@ void Declare(FlagSet* flags, Flags* values) {
   flags->Add(
       "turn-aways", "N", &values->turn_aways,
       "times that a server may send a request back for a longer queue than its gateway believed (prefix)");
+  flags->Add("moves", "N", &values->moves,
+             "times that a request that waits, and will be late, may move to another server, which gateways "
+             "do not do");
+  flags->Add("move-margin", "N", &values->move_margin,
+             "of the objective: the gain for which it moves (without --prefill-servers)");
   flags->Add("slo-ttft-ms", "N", &values->objective_ms, "wanted time to first token");
   flags->Add("max-ttft-ms", "N", &values->max_ttft_ms,
              "refuse requests whose first token is predicted later (prefix); 0: none");
@@ -94,10 +101,10 @@ void Declare(FlagSet* flags, Flags* values) {
 absl::Status Check(const Flags& flags) {
   if (flags.traces.empty()) return absl::InvalidArgumentError("a trace is needed (see --help)");
   if (flags.replicas < 1 || flags.gateways < 1 || flags.seeds < 1 || flags.requests < 0 ||
-      flags.turn_aways < 0 || !(flags.speed > 0) || !(flags.probe_ms > 0) || !(flags.stale_ms >= 0) ||
-      flags.prefill_servers < 0 || flags.threshold < 0 || !(flags.max_ttft_ms >= 0) ||
-      !(flags.prefill_speed > 0) || !(flags.bytes_per_token >= 0) || !(flags.link_gbps >= 0) ||
-      !(flags.compute_share >= 0) || flags.compute_share > 1) {
+      flags.turn_aways < 0 || flags.moves < 0 || !(flags.move_margin >= 0) || !(flags.speed > 0) ||
+      !(flags.probe_ms > 0) || !(flags.stale_ms >= 0) || flags.prefill_servers < 0 || flags.threshold < 0 ||
+      !(flags.max_ttft_ms >= 0) || !(flags.prefill_speed > 0) || !(flags.bytes_per_token >= 0) ||
+      !(flags.link_gbps >= 0) || !(flags.compute_share >= 0) || flags.compute_share > 1) {
     return absl::InvalidArgumentError(
         "a number is out of its range: none is negative, counts are at least 1, and a share at most 1");
   }
@@ -123,6 +130,8 @@ absl::Status Run(const Flags& flags) {
                      .stale_seconds = flags.stale_ms / 1e3,
                      .reply_hints = flags.reply_hints != 0,
                      .turn_aways = static_cast<int>(flags.turn_aways),
+                     .moves = static_cast<int>(flags.moves),
+                     .move_margin = flags.move_margin,
                      .objective_seconds = flags.objective_ms / 1e3,
                      .max_ttft_seconds = flags.max_ttft_ms / 1e3,
                      .prefill = {.servers = static_cast<int>(flags.prefill_servers),

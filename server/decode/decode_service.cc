@@ -51,6 +51,11 @@ grpc::ServerUnaryReactor* DecodeService::Describe(grpc::CallbackServerContext* c
   for (FormatOffer& format : ServerFormats(*context_.model, *context_.adapters)) {
     if (named.insert(format.name).second) response->add_formats(std::move(format.name));
   }
+  const auto current = context_.model->sets().offered().front();
+  response->set_producer(current->origin.producer_hash);
+  const auto coded = std::find_if(current->codecs.begin(), current->codecs.end(),
+                                  [](const auto& codec) { return !codec->spec().artifact_hash.empty(); });
+  if (coded != current->codecs.end()) response->set_encoder((*coded)->spec().artifact_hash);
   response->set_max_choices(static_cast<uint32_t>(context_.model->engine().options().max_num_seqs));
   response->set_numerics(context_.model->Numerics());
   AdapterPool::Known adapters = context_.adapters->known();

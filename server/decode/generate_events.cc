@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "server/rpc/cache_events/prompt_keys.h"
+
 namespace aludel {
 namespace {
 
@@ -27,6 +29,13 @@ void FillStages(const StageSeconds& stages, v1::Stages* wire) {
   wire->set_ttft(stages.ttft);
 }
 
+// Of the shortest beginning that gateways route by, too.
+uint64_t BeginningKey(const v1::GenerateRequest& request) {
+  PromptHash hash(SaltSeed(request.cache_salt()));
+  for (int i = 0; i < std::min<int>(request.prompt_size(), kPrefixStep); ++i) hash.Add(request.prompt(i));
+  return hash.key();
+}
+
 }  // namespace
 
 PlanRequest ReadPlanRequest(const v1::GenerateRequest& request) {
@@ -40,6 +49,7 @@ PlanRequest ReadPlanRequest(const v1::GenerateRequest& request) {
   if (wanted.whole || sampling.no_answer()) wanted.fidelity = Fidelity::kExact;
   wanted.takes_stored =
       !wanted.whole && !request.has_max_staleness_ms();  // the age of codes is not known here
+  wanted.key = BeginningKey(request);
   wanted.targets.assign(request.prefill_targets().begin(), request.prefill_targets().end());
   return wanted;
 }

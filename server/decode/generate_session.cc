@@ -182,6 +182,7 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
     if (timeline_.started()) return;
   }
   if (handoff_ != nullptr && handoff_->trace() != nullptr) handoff_->trace()->FirstToken(MonotonicNow());
+  if (handoff_ != nullptr && fell_back) handoff_->Rejected(fallback_reason);
   // The cache is complete: frames that still come are late.
   EndHandoff(fell_back ? TicketState::kAbandoned : TicketState::kCompleted);
 

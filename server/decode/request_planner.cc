@@ -113,8 +113,9 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
     }
     if (!target) return {local, may_try && costs.IsStale(kHere, "", now)};
     const PlanTarget& server = targets[*target];
+    const double alone = costs.LocalCompute(wanted.prompt_tokens - cached).value_or(0);
     return {PredictRemote(CostTarget(server), format, prompt, shipped, cache_salt),
-            may_try && costs.IsStale(server.name, format, now)};
+            may_try && costs.IsStale(server.name, format, now), LinkPrice(server.link_used, alone)};
   };
   PlanRequest request = wanted;
   request.try_seconds = context_.trials->seconds();

@@ -51,6 +51,7 @@ grpc::ServerUnaryReactor* PrefillService::Describe(grpc::CallbackServerContext* 
   response->set_prefill_tokens_per_second(context_.load->tokens_per_second());
   *response->mutable_model() = context_.model->Identity();
   response->set_epoch(epoch_);
+  response->set_age_seconds(absl::ToDoubleSeconds(MonotonicNow() - began_));
   response->set_site(context_.options->site);
   std::set<std::pair<std::string, std::string>> offered;
   for (const auto& set : context_.model->sets().offered()) {

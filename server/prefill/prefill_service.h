@@ -5,6 +5,7 @@
 #include "aludel/v1/handoff.grpc.pb.h"
 #include "server/prefill/prefill_run.h"
 #include "server/rpc/call_limit.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 
@@ -13,7 +14,10 @@ class PrefillService : public v1::Prefill::CallbackService {
  public:
   // `context` must outlive every run.
   PrefillService(const PrefillContext& context, uint64_t epoch)
-      : context_(context), epoch_(epoch), calls_(context.options->grpc_limits.max_calls) {}
+      : context_(context),
+        epoch_(epoch),
+        began_(MonotonicNow()),
+        calls_(context.options->grpc_limits.max_calls) {}
 
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* call, const v1::DescribeRequest* request,
                                      v1::PrefillDescription* response) override;
@@ -28,7 +32,8 @@ class PrefillService : public v1::Prefill::CallbackService {
 
  private:
   const PrefillContext& context_;
-  const uint64_t epoch_;   // of this process
+  const uint64_t epoch_;  // of this process
+  const absl::Time began_;
   const CallLimit calls_;  // of Run
 };
 

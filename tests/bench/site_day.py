@@ -8,6 +8,13 @@ fixed one, in each hour, and do the links carry no more than they may?
     site_day.py --bin build/release/bin --model /tmp/small --json day.json
 
 The second is what the figures want: of the demo's model a prompt is computed in the time that processes take to speak of it.
+It takes 80 minutes, or one choice at a time whenever there is time: what was played is in a file, by parts, and what is missing is
+played when the command is given again.
+
+    for choice in planner local remote from-150 from-400; do
+      site_day.py --bin build/release/bin --model /tmp/small --resume day.runs --only $choice
+    done
+    site_day.py --bin build/release/bin --model /tmp/small --resume day.runs     # nothing is left to play: the table
 
 Prompts come at random times, by a day's curve, `--scale` of a day long, and have lengths of a lognormal distribution. The planner
 (`by_prediction`) is compared with fixed choices, which requests force: always here (`local`), at a site whenever a limit is not
@@ -16,22 +23,27 @@ second is measured first: of that --peak is asked for at noon, and the limits ar
 take then.
 
 The day is cut into parts that are played under each choice in turn, in random order, so that what else the machine does falls on
-all alike. Each part begins with idle servers and full buckets of the limits. The planner has servers and links of its own,
-so that it knows only what its own requests have taught it; it is taught by --teach requests before the day begins.
+all alike. With --only it does not: then only a machine that does nothing else gives figures to compare. Each part begins with
+idle servers and full buckets of the limits. The planner has servers and links of its own, so that it knows only what its own
+requests have taught it; it is taught by --teach requests before the day begins, and again where the day is resumed.
 
 An hour's interval is that of 95 % of resamplings of its requests, in runs of five, which keep what choices had for one request
 together; the best fixed choice is found anew in each. "Never over 1.05 times" is taken to mean: in no hour is the whole
-interval of the planner's mean over the best fixed choice's mean above --within, whichever fixed choice was best in that hour; and over the
-day the mean is at most --within times that of the choice that is best over the day. Exits with 1 where that does not hold, or
-where a link carried 5 % more than it might; 77: network namespaces, veth or tc are not to be had here.
+interval of the planner's mean over the best fixed choice's mean above --within, whichever fixed choice was best in that hour; and
+over the day the mean is at most --within times that of the choice that is best over the day. With --than worst it is only that the
+mean over the day is at most --within times that of the worst fixed choice, which a short run can tell on a machine that has other
+work, too. Exits with 1 where that does not hold, where a request has no answer, or where a link carried 5 % more than it might; with
+0 also where choices are left to be played; 77: network namespaces, veth or tc are not to be had here.
 """
 
 import argparse
 import http.client
 import json
 import math
+import os
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -52,6 +64,8 @@ HEADERS = 1.05  # of Ethernet, IP and TCP, and of what is not frames
 RUN = 5  # consecutive requests that a resampling keeps together
 RESAMPLINGS = 1000
 PLANNER = "planner"
+# What makes a day: what was played with others is not of it.
+DAY_OPTIONS = ("model", "codec", "format", "scale", "parts", "median_tokens", "peak", "carry", "seed")
 
 
 @dataclass
@@ -65,6 +79,39 @@ class Measured:
     """Of the machine, before the day."""
     tokens_per_second: float  # local prefill, one prompt at a time
     bytes_per_token: float
+
+
+class Runs:
+    """What was measured and played, in a file where one is given: a day that is cut off goes on there. All of one day, which
+    `settings` make."""
+
+    def __init__(self, path: Optional[Path], settings: Dict) -> None:
+        self.path = path
+        self.all: Dict = {"settings": settings, "measured": None, "played": {}}
+        if path is not None and path.exists():
+            self.all = json.loads(path.read_text())
+            check(self.all["settings"] == settings, f"{path} has another day: found {self.all['settings']}, want {settings}")
+
+    def save(self) -> None:
+        if self.path is None:
+            return
+        fresh = self.path.with_name(self.path.name + ".new")
+        fresh.write_text(json.dumps(self.all))
+        fresh.rename(self.path)
+
+    def measured(self) -> Optional[Measured]:
+        return Measured(**self.all["measured"]) if self.all["measured"] else None
+
+    def set_measured(self, measured: Measured) -> None:
+        self.all["measured"] = vars(measured)
+        self.save()
+
+    def parts(self, choice: str) -> Dict[str, Dict]:
+        """By number, of the parts that were played under a choice."""
+        return self.all["played"].setdefault(choice, {})
+
+    def lacks(self, choice: str, parts: int) -> bool:
+        return len(self.parts(choice)) < parts
 
 
 def make_day(seconds: float, peak: float, median: float, seed: int) -> List[Arrival]:
@@ -130,16 +177,14 @@ class Prompts:
         return beginning + [self.draw.randrange(10, 2000) for _ in range(tokens - len(beginning))]
 
 
-class Player:
-    """Plays parts of the day under one choice; what came of them, by the arrival's place in the day."""
+class Part:
+    """Plays a part of the day under one choice; what came of it, by the arrival's place in the day."""
 
     def __init__(self, choice: str, fleet: SiteFleet, code: str, prompts: Prompts) -> None:
         self.choice, self.fleet, self.code, self.prompts = choice, fleet, code, prompts
         self.seconds: Dict[int, float] = {}
         self.plans: Dict[str, int] = {}
-        self.tries: Set[int] = set()  # of plans that have not been tried for long
-        self.used = {name: 0 for name in fleet.sites}
-        self.allowed = {name: 0.0 for name in fleet.sites}
+        self.tries: List[int] = []  # of plans that have not been tried for long
         self.errors: List[str] = []
         self.lock = threading.Lock()
 
@@ -154,13 +199,16 @@ class Player:
             self.seconds[place] = taken
             self.plans[plan] = self.plans.get(plan, 0) + 1
             if reason == "explore":
-                self.tries.add(place)
+                self.tries.append(place)
 
-    def play(self, day: List[Arrival], begin: float, end: float) -> None:
+    def refused(self) -> float:
+        return self.fleet.metric(r'aludel_plans_total\{[^}]*reason="site_limit"[^}]*\}')
+
+    def play(self, day: List[Arrival], begin: float, end: float) -> Dict:
         places = [place for place, arrival in enumerate(day) if begin <= arrival.at < end]
         prompts = [self.prompts.make(day[place].tokens) for place in places]
         await_rest(self.fleet)
-        before, started = self.fleet.received(), time.monotonic()
+        before, refused, started = self.fleet.received(), self.refused(), time.monotonic()
         threads = []
         for place, prompt in zip(places, prompts):
             time.sleep(max(0.0, started + day[place].at - begin - time.monotonic()))
@@ -170,10 +218,23 @@ class Player:
         for thread in threads:
             thread.join()
         lasted = time.monotonic() - started
-        for name, came in self.fleet.received().items():
-            self.used[name] += came - before[name]
-            if (limit := self.fleet.sites[name].limit) is not None:
-                self.allowed[name] += limit * (lasted + BURST_S)
+        return {"asked": len(places), "seconds": self.seconds, "plans": self.plans, "tries": self.tries, "errors": self.errors,
+                "refused": self.refused() - refused,
+                "used": {name: came - before[name] for name, came in self.fleet.received().items()},
+                "allowed": {name: site.limit * (lasted + BURST_S) for name, site in self.fleet.sites.items()}}
+
+
+class Player:
+    """What came of the parts that were played under one choice."""
+
+    def __init__(self, choice: str, parts: List[Dict]) -> None:
+        self.choice = choice
+        self.asked = sum(part["asked"] for part in parts)
+        self.seconds = {int(place): taken for part in parts for place, taken in part["seconds"].items()}
+        self.tries: Set[int] = {place for part in parts for place in part["tries"]}
+        self.errors = [error for part in parts for error in part["errors"]]
+        self.refused = sum(part["refused"] for part in parts)
+        self.plans, self.used, self.allowed = (total(parts, what) for what in ("plans", "used", "allowed"))
 
     def faults(self) -> List[str]:
         """Requests that failed, or were not served as a fixed choice says, but for the limits."""
@@ -182,10 +243,19 @@ class Player:
             found.append(f"local: {self.plans}")
         if self.choice not in ("local", PLANNER) and ("fallback" in self.plans or self.plans.get("remote", 0) == 0):
             found.append(f"{self.choice}: {self.plans}")
-        refused = self.fleet.metric(r'aludel_plans_total\{[^}]*reason="site_limit"[^}]*\}')
-        if self.choice == "remote" and self.plans.get("local", 0) > refused:
-            found.append(f"remote: {self.plans}, and {refused:.0f} were refused for the limits")
+        if self.choice == "remote" and self.plans.get("local", 0) > self.refused:
+            found.append(f"remote: {self.plans}, and {self.refused:.0f} were refused for the limits")
+        if len(self.seconds) != self.asked:
+            found.append(f"{self.choice}: {len(self.seconds)} of {self.asked} requests have an answer")
         return found
+
+
+def total(parts: List[Dict], what: str) -> Dict:
+    sums: Dict = {}
+    for part in parts:
+        for name, value in part[what].items():
+            sums[name] = sums.get(name, 0) + value
+    return sums
 
 
 def await_rest(fleet: SiteFleet) -> None:
@@ -232,7 +302,7 @@ def quantile(rows: List[Dict[str, float]], choice: str, share: float) -> float:
     return values[min(len(values) - 1, int(share * len(values)))]
 
 
-def report(day: List[Arrival], seconds: float, players: List[Player], within: float, seed: int) -> Tuple[List[Dict], bool]:
+def report(day: List[Arrival], seconds: float, players: List[Player], options: argparse.Namespace) -> Tuple[List[Dict], bool]:
     """Rows by hour and one of the day; whether the planner was as soon as it should be."""
     choices = [player.choice for player in players]
     fixed = [choice for choice in choices if choice != PLANNER]
@@ -243,7 +313,7 @@ def report(day: List[Arrival], seconds: float, players: List[Player], within: fl
     groups = [("day", list(rows.values()))]
     tries = set().union(*(player.tries for player in players))
     if untried := [row for place, row in rows.items() if place not in tries]:
-        value, low, high = resampled(untried, fixed, seed)
+        value, low, high = resampled(untried, fixed, options.seed)
         print(f"without the {len(tries)} requests that the planner tried ways with: {value:.3f} ({low:.3f} to {high:.3f})")
     for hour in range(HOURS):
         some = [row for place, row in rows.items() if hour <= day[place].at / seconds * HOURS < hour + 1]
@@ -253,9 +323,12 @@ def report(day: List[Arrival], seconds: float, players: List[Player], within: fl
     print("hour | requests | mean, p50, p90 of the time to the first token, ms: " + " | ".join(choices) +
           " | best fixed | planner over best fixed")
     for name, some in groups:
-        value, low, high = resampled(some, fixed, seed)
-        best = min(fixed, key=lambda choice: mean(some, choice))
-        ok = value <= within if name == "day" else low <= within
+        value, low, high = resampled(some, fixed, options.seed)
+        best, worst = (pick(fixed, key=lambda choice: mean(some, choice)) for pick in (min, max))
+        if options.than == "best":
+            ok = value <= options.within if name == "day" else low <= options.within
+        else:
+            ok = name != "day" or mean(some, PLANNER) <= options.within * mean(some, worst)
         good = good and ok
         figures = {choice: [1e3 * mean(some, choice), 1e3 * quantile(some, choice, .5), 1e3 * quantile(some, choice, .9)]
                    for choice in choices}
@@ -276,52 +349,97 @@ def check_links(players: List[Player]) -> Tuple[Dict[str, Dict[str, float]], boo
     return shares, all(share <= HEADERS for by_site in shares.values() for share in by_site.values())
 
 
-def run(options: argparse.Namespace, folder: Path) -> int:
-    codec = (f'artifact: "{options.codec}" ' if options.codec else "") + f'formats: "{options.format}"'
-    pair = Pair(options.model, options.model, codec, f"max_context: {LONGEST + 100} kv_blocks: 768")
+def play_day(options: argparse.Namespace, folder: Path, runs: Runs, pair: Pair, choices: List[str]) -> None:
+    """What `runs` lacks of these choices."""
     prompts = Prompts(options.seed)
-    measured = measure(options.bin, folder / "first", pair, options.format, prompts)
+    day, seconds, sites = make_world(options, runs.measured())
+    patient = "handoff_timeout_ms: 60000"
+    fleets: Dict[bool, SiteFleet] = {}  # of the planner, and of what is forced
+    try:
+        for number, planned in enumerate((True, False), start=1):
+            if any((choice == PLANNER) == planned and runs.lacks(choice, options.parts) for choice in choices):
+                more = "planner { by_prediction: true min_remote_tokens: 16 }" if planned else ""
+                fleets[planned] = SiteFleet(options.bin, folder / f"fleet-{number}", sites, pair, f"{patient} {more}",
+                                            number=number)
+                fleets[planned].start()
+        draw = random.Random(options.seed)
+        for _ in range(options.teach if True in fleets else 0):
+            first_token(fleets[True].port, prompts.make(length(draw, options.median_tokens)), {})
+        part = seconds / options.parts
+        for number in range(options.parts):
+            for choice in draw.sample(choices, len(choices)):
+                if str(number) in runs.parts(choice):
+                    continue
+                player = Part(choice, fleets[choice == PLANNER], options.format, prompts)
+                runs.parts(choice)[str(number)] = player.play(day, number * part, (number + 1) * part)
+                runs.save()
+            print(f"part {number + 1} of {options.parts} played", file=sys.stderr, flush=True)
+    except RuntimeError as error:
+        tails = "\n".join(fleet.tails() for fleet in fleets.values())
+        raise RuntimeError(f"{error}\n{tails}") from error
+    finally:
+        for fleet in fleets.values():
+            fleet.stop()
+
+
+def make_world(options: argparse.Namespace, measured: Measured) -> Tuple[List[Arrival], float, Dict[str, Site]]:
+    """The day, how long it is played, and links with their limits."""
     seconds = DAY_S * options.scale
     peak = options.peak * measured.tokens_per_second
     limits = {name: int(share * peak * measured.bytes_per_token) for name, share in (("east", .3), ("west", .15))}
-    # A prompt's frames take half as long as its local prefill over one link, and as long over the other.
-    carries = {name: int(share * measured.tokens_per_second * measured.bytes_per_token) for name, share in (("east", 2), ("west", 1))}
-    sites = {name: Site(carries[name], limits[name]) for name in limits}
+    speeds = zip(("east", "west"), map(float, options.carry.split(",")))
+    carries = {name: int(share * measured.tokens_per_second * measured.bytes_per_token) for name, share in speeds}
     day = make_day(seconds, peak, options.median_tokens, options.seed)
     check(len(day) > 0, "no request in that time: want a larger --scale or --peak")
     print(f"{measured.tokens_per_second:.0f} tokens/s prefilled here, {measured.bytes_per_token:.0f} bytes/token; links of "
           f"{carries} and limits of {limits} bytes/s; {len(day)} requests in {seconds:.0f} s", flush=True)
-    patient = "handoff_timeout_ms: 60000"
-    planned = SiteFleet(options.bin, folder / "planned", sites, pair,
-                        f"{patient} planner {{ by_prediction: true min_remote_tokens: 16 }}", number=1)
-    forced = SiteFleet(options.bin, folder / "forced", sites, pair, patient, number=2)
-    try:
-        planned.start()
-        forced.start()
-        players = [Player(choice, planned if choice == PLANNER else forced, options.format, prompts)
-                   for choice in [PLANNER, *options.fixed.split(",")]]
-        draw = random.Random(options.seed)
-        for _ in range(options.teach):
-            first_token(planned.port, prompts.make(length(draw, options.median_tokens)), {})
-        part = seconds / options.parts
-        for number in range(options.parts):
-            for player in draw.sample(players, len(players)):
-                player.play(day, number * part, (number + 1) * part)
-            print(f"part {number + 1} of {options.parts} played", file=sys.stderr, flush=True)
-        faults = [fault for player in players for fault in player.faults()]
-    except RuntimeError as error:
-        print(f"{error}\n{planned.tails()}\n{forced.tails()}", file=sys.stderr)
-        return 1
-    finally:
-        planned.stop()
-        forced.stop()
-    rows, soon = report(day, seconds, players, options.within, options.seed)
+    return day, seconds, {name: Site(carries[name], limits[name]) for name in limits}
+
+
+def run(options: argparse.Namespace, folder: Path) -> int:
+    codec = (f'artifact: "{options.codec}" ' if options.codec else "") + f'formats: "{options.format}"'
+    pair = Pair(options.model, options.model, codec, f"max_context: {LONGEST + 100} kv_blocks: 768")
+    runs = Runs(options.resume, {name: getattr(options, name) for name in DAY_OPTIONS})
+    if runs.measured() is None:
+        runs.set_measured(measure(options.bin, folder / "first", pair, options.format, Prompts(options.seed)))
+    choices = [PLANNER, *options.fixed.split(",")]
+    wanted = options.only.split(",") if options.only else choices
+    check(set(wanted) <= set(choices), f"--only: found {options.only}, want some of {','.join(choices)}")
+    if any(runs.lacks(choice, options.parts) for choice in wanted):
+        play_day(options, folder, runs, pair, wanted)
+    if missing := [choice for choice in choices if runs.lacks(choice, options.parts)]:
+        print(f"still to be played: {', '.join(missing)}")
+        return 0
+    return judge(options, runs, choices)
+
+
+def judge(options: argparse.Namespace, runs: Runs, choices: List[str]) -> int:
+    players = [Player(choice, list(runs.parts(choice).values())) for choice in choices]
+    day, seconds, _ = make_world(options, runs.measured())
+    rows, soon = report(day, seconds, players, options)
     shares, held = check_links(players)
     if options.json:
-        options.json.write_text(json.dumps({"hours": rows, "links": shares, "plans": {p.choice: p.plans for p in players}}, indent=1))
+        plans = {player.choice: player.plans for player in players}
+        options.json.write_text(json.dumps({"hours": rows, "links": shares, "plans": plans}, indent=1))
+    faults = [fault for player in players for fault in player.faults()]
+    if not soon:
+        faults.append(f"the planner is later than {options.within} times the {options.than} fixed choice")
+    if not held:
+        faults.append(f"a link has carried more than {HEADERS} times what it might")
     for fault in faults:
         print(fault, file=sys.stderr)
-    return 0 if soon and held and not faults else 1
+    return 1 if faults else 0
+
+
+def in_pieces(options: argparse.Namespace, folder: Path) -> int:
+    """Each choice in a process of its own, which has the file of those before it. The last one judges."""
+    words = [sys.executable, *sys.argv]
+    words.remove("--pieces")
+    words += ["--resume", str(folder / "runs.json")]
+    for choice in [PLANNER, *options.fixed.split(",")]:
+        if (status := subprocess.run([*words, "--only", choice], check=False, env=os.environ).returncode) != 0:
+            return status
+    return 0
 
 
 def main() -> int:
@@ -336,14 +454,24 @@ def main() -> int:
     parser.add_argument("--median-tokens", type=float, default=200)
     parser.add_argument("--peak", type=float, default=0.7, help="tokens asked for at noon, of those that local prefill computes")
     parser.add_argument("--teach", type=int, default=20, help="requests to the planner before the day")
+    parser.add_argument("--carry", default="2,1",
+                        help="of the links, times what local prefill computes: with 2,1 frames take half as long, and as long")
     parser.add_argument("--within", type=float, default=1.05)
+    parser.add_argument("--than", choices=("best", "worst"), default="best", help="fixed choice that the planner is held to")
+    parser.add_argument("--only", default="", help="choices to play now, of the planner and the --fixed ones (default: all)")
+    parser.add_argument("--resume", type=lambda path: Path(path).resolve(), help="file of what was played, which goes on there")
+    parser.add_argument("--pieces", action="store_true", help="play each choice in a process of its own, which resumes the day")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if (status := inside("site_day")) is not None:
         return status
     with tempfile.TemporaryDirectory(prefix="aludel-day-") as folder:
-        return run(options, Path(folder))
+        try:
+            return in_pieces(options, Path(folder)) if options.pieces else run(options, Path(folder))
+        except RuntimeError as error:
+            print(error, file=sys.stderr)
+            return 1
 
 
 if __name__ == "__main__":

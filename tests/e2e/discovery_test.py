@@ -1,6 +1,7 @@
 """Servers that come and go under load: decode and prefill servers behind DNS names and in watched files, added, drained,
 killed, stopped, started again, and replaced by another model. No request may fail, as none has sent a token when its server
-goes, or another one goes on; and what has gone is forgotten, by metrics too.
+goes, or another one goes on; and what has gone is forgotten, by metrics too. A prefill server that answers probes and fails
+handoffs is left out, and used again when it has started anew.
 
     discovery_test.py --bin build/release/bin
 """
@@ -97,6 +98,11 @@ planner {{ min_remote_tokens: 16 }}
     def running(self, index: int) -> float:
         text = self.decode(index).get("/metrics") or ""
         return sum(float(value) for value in re.findall(r"^aludel_num_requests_\w+\{[^}]*\} (\S+)$", text, re.MULTILINE))
+
+
+def metric(server: Server, pattern: str) -> float:
+    """The sum over all samples."""
+    return sum(float(value) for value in re.findall(rf"^{pattern} (\S+)$", server.get("/metrics") or "", re.MULTILINE))
 
 
 def wait_for(condition: Callable[[], bool], trouble: Callable[[], str], limit: float = 30) -> None:
@@ -214,6 +220,67 @@ def steps(fleet: Fleet, load: Load) -> None:
     load.check("and is back")
 
 
+class Handoffs:
+    """Prompts that are new to every cache, handed over in several frames each. All are answered."""
+
+    def __init__(self, fleet: Fleet, prompt: str) -> None:
+        self.fleet, self.prompt, self.asked = fleet, prompt, 0
+
+    def ask(self) -> None:
+        self.asked += 1
+        text = f"{self.asked} times {self.asked + 1}: {self.prompt}"
+        status, answer = ask(self.fleet.gateways[self.asked % 2].admin, request_body(text, "raw"), LIMIT_S)
+        assert status == 200, f"handoff {self.asked}: {status} {answer}"
+
+    def until(self, condition: Callable[[], bool], trouble: Callable[[], str], limit: float = 90) -> None:
+        def look() -> bool:
+            self.ask()
+            return condition()
+        wait_for(look, trouble, limit)
+
+    def ask_for(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.ask()
+
+
+def failing_prefill(fleet: Fleet, prompt: str) -> None:
+    """A prefill server answers probes while its frames often arrive damaged: it is left out. Started again without that, it
+    gets handoffs again."""
+    fleet.name_decodes(1)
+    fleet.await_targets({1: True})
+    handoffs = Handoffs(fleet, prompt)
+    server = fleet.servers[f"prefill-{PREFILLS[0]}"]
+    well = server.config.read_text()
+
+    def start_again(text: str) -> None:
+        assert server.end() == 0
+        server.config.write_text(text)
+        server.start()
+        server.wait_ready()
+        fleet.await_prefills(1, list(PREFILLS))
+
+    def ejections() -> float:
+        return metric(fleet.decode(1), r"aludel_prefill_ejections_total")
+
+    def sent() -> float:
+        return metric(server, r'aludel_handoff_frames_total\{direction="sent"[^}]*\}')
+
+    start_again(well.replace("transport { }", "transport { testing { corrupt_rate: 0.333 } }"))
+    handoffs.until(lambda: ejections() >= 1, lambda: f"after {handoffs.asked} handoffs no server is left out; {sent()} frames")
+    time.sleep(0.5)  # what was under way
+    before = sent()
+    handoffs.ask_for(2)
+    assert sent() == before, f"a server that was left out has sent {sent() - before} frames"
+    fleet.await_prefills(1, list(PREFILLS))  # as probes have it
+    print(f"a prefill server that fails was left out, {handoffs.asked} handoffs", flush=True)
+    start_again(well)
+    handoffs.until(lambda: sent() > 0, lambda: f"after {handoffs.asked} handoffs the server that is back has sent nothing")
+    print(f"and has come back, {handoffs.asked} handoffs", flush=True)
+    fleet.name_decodes(0, 1, 2)
+    fleet.await_targets({0: True, 1: True, 2: True})
+
+
 def restart(fleet: Fleet, prompt: str) -> None:
     """A gateway that has just started knows where another one has sent a prompt."""
     status, answer = ask(fleet.gateways[1].admin, request_body(prompt, "exact"), LIMIT_S)
@@ -244,6 +311,7 @@ def run(binaries: Path, folder: Path) -> None:
         load = Load(fleet.gateways, load_prompts(16, 600))
         steps(fleet, load)
         load.stop()
+        failing_prefill(fleet, load_prompts(18, 600)[17])
         restart(fleet, load_prompts(17, 600)[16])
     except AssertionError:
         for server in fleet.servers.values():

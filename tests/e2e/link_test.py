@@ -49,7 +49,7 @@ class Link:
 
     def __init__(self, near: str = NEAR, far: str = FAR, device: str = "near") -> None:
         self.near, self.far, self.device = near, far, device
-        self.holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec sleep 3600"],
+        self.holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec sleep 86400"],
                                        stdout=subprocess.PIPE)
         self.holder.stdout.readline()
         self.inside = ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net", "--"]

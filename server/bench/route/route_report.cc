@@ -29,7 +29,7 @@ double Within(const SimResult& run, double objective) {
 ordered_json Summarize(const RouteRuns& policy, double objective) {
   std::vector<double> share, p50, p90, p99, hits, imbalance, decision_p50, decision_p99;
   ordered_json reasons = ordered_json::object();
-  int64_t retried = 0, turned_away = 0;
+  int64_t retried = 0, turned_away = 0, moved = 0;
   for (const SimResult& run : policy.runs) {
     share.push_back(Within(run, objective));
     p50.push_back(Percentile(run.ttft, .5));
@@ -42,6 +42,7 @@ ordered_json Summarize(const RouteRuns& policy, double objective) {
     decision_p99.push_back(Percentile(run.decision_micros, .99));
     retried += run.retried;
     turned_away += run.turned_away;
+    moved += run.moved;
     for (const auto& [reason, count] : run.reasons)
       reasons[reason] = reasons.value(reason, int64_t{0}) + count;
   }
@@ -56,6 +57,7 @@ ordered_json Summarize(const RouteRuns& policy, double objective) {
           {"decision_us", {{"p50", Round(Mean(decision_p50))}, {"p99", Round(Mean(decision_p99))}}},
           {"retried", retried},
           {"turned_away", turned_away},
+          {"moved", moved},
           {"reasons", std::move(reasons)}};
 }
 

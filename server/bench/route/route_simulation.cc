@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "server/bench/route/moves.h"
 #include "server/bench/route/other_policies.h"
 
 namespace aludel {
@@ -89,6 +90,8 @@ class Simulation {
     double sent_to = 0;  // the process that began then
     int64_t prefill_cached = 0;
     double first_token = 0;
+    int64_t cached = 0;  // tokens that its server was believed to have
+    int moves = 0;
   };
 
   void Push(double at, Kind kind, size_t index) { events_.push({at, order_++, kind, index}); }
@@ -189,6 +192,8 @@ class Simulation {
       return;
     }
     call.replica = *chosen;
+    call.cached = fleet.views()[*chosen].cached_tokens;
+    if (options_.moves > 0) movable_.push_back(request);
     fleet.Sent(call.replica, keys, fleet.ExpectedPrefill(call.replica, keys.tokens), now_);
     result_.decision_micros.push_back(
         std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
@@ -309,6 +314,71 @@ class Simulation {
         }
       }
     }
+    MoveWaiting();
+  }
+
+  // New reports: what waits is looked at. As if servers said of each request how long it will wait, and nothing took time.
+  void MoveWaiting() {
+    std::vector<size_t> still;
+    for (const size_t request : std::exchange(movable_, {})) {
+      const Call& call = calls_[request];
+      const std::optional<double> remaining = replicas_[call.replica].server->Remaining(request, now_);
+      if (!remaining || call.moves == options_.moves) continue;
+      TryMove(request, *remaining);
+      still.push_back(request);
+    }
+    movable_.insert(movable_.end(), still.begin(), still.end());
+  }
+
+  void TryMove(size_t request, double remaining) {
+    Call& call = calls_[request];
+    const double waited = now_ - requests_[request].arrival;
+    if (waited + remaining <= options_.objective_seconds) return;
+    const PrefixKeys& keys = requests_[request].keys;
+    Fleet& fleet = gateways_[call.gateway];
+    const size_t from = call.replica;
+    fleet.Choose(
+        keys, [&](size_t slot) { return slot == from ? ReplicaView::Standing::kOut : StandingOf(slot); },
+        now_,
+        /*again=*/true);
+    std::optional<size_t> to;
+    const absl::Span<const ReplicaView> views = fleet.views();
+    const auto ttft = [&](size_t i) { return PredictTtft(views[i], keys.tokens); };
+    for (size_t i = 0; i < views.size(); ++i) {
+      if (views[i].standing != ReplicaView::Standing::kReady) continue;
+      if (!to || ttft(i) < ttft(*to)) to = i;
+    }
+    if (!to) return;
+    const double margin = options_.move_margin * options_.objective_seconds;
+    const auto work = [&](int64_t cached) {
+      return views[*to].costs.Seconds(keys.tokens, std::min(cached, keys.tokens - 1));
+    };
+    const WaitingRequest waiting{.waited = waited,
+                                 .remaining = remaining,
+                                 .there = ttft(*to),
+                                 .more_work = work(views[*to].cached_tokens) - work(call.cached)};
+    if (!ShallMove(waiting, options_.objective_seconds, margin)) return;
+    // It is not given up where it is before the other server has taken it.
+    const ReplicaReport truth = ReportOf(replicas_[*to]);
+    if (truth.waiting_seconds > views[*to].wait_seconds + margin) return fleet.Report(*to, truth, now_);
+    Move(request, *to, views[*to].cached_tokens);
+  }
+
+  void Move(size_t request, size_t to, int64_t cached) {
+    Call& call = calls_[request];
+    const PrefixKeys& keys = requests_[request].keys;
+    Fleet& fleet = gateways_[call.gateway];
+    replicas_[call.replica].server->Withdraw(request);
+    fleet.Ended(call.replica, Fleet::Outcome::kRefused, now_);
+    fleet.TurnedAway(call.replica, keys, call.cached);
+    fleet.Report(call.replica, ReportOf(replicas_[call.replica]), now_);
+    call.replica = to;
+    call.cached = cached;
+    ++call.moves;
+    ++result_.moved;
+    fleet.Sent(to, keys, fleet.ExpectedPrefill(to, keys.tokens), now_);
+    replicas_[to].arrived.push_back(request);
+    Compute(request, std::nullopt);
   }
 
   void Change(const SimChange& change) {
@@ -351,6 +421,7 @@ class Simulation {
   std::vector<Replica> replicas_;
   std::vector<uint64_t> names_;  // hashes of them
   std::vector<Call> calls_;      // by request
+  std::vector<size_t> movable_;  // requests that may wait
   std::deque<Snapshot> snapshots_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<SimReplica::Event> step_events_;

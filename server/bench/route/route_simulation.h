@@ -47,6 +47,9 @@ struct SimOptions {
   bool reply_hints = true;     // replies bring their server's report at once
   // How often a server may send a request back that found a longer queue than its gateway believed; with it comes a report.
   int turn_aways = kMaxTurnAways;
+  // How often a request that waits at a server may move to another one (ShallMove), which gateways do not do. 0: never.
+  int moves = 0;
+  double move_margin = 0.1;  // of the objective
   double objective_seconds = 5;
   double max_ttft_seconds =
       0;  // later first tokens are refused, where they are predicted (prefix); 0: none is
@@ -70,6 +73,7 @@ struct SimResult {
   int64_t retried = 0;      // requests whose server failed
   int64_t refused = 0;      // requests, for being late; their ttft is infinite
   int64_t turned_away = 0;  // times that a request was sent back
+  int64_t moved = 0;        // times that one that waited moved
 };
 
 // Discrete events: requests come as the trace says to gateways at random; each gateway knows what it has sent itself, what its

@@ -90,6 +90,31 @@ void SimReplica::Step(std::vector<Event>* events) {
   BeginStep(step_end_);
 }
 
+double SimReplica::SecondsPerToken() const {
+  const double step = costs_.step + costs_.per_sequence * static_cast<double>(active_.size());
+  return costs_.per_token + step / static_cast<double>(costs_.chunk_tokens);
+}
+
+std::optional<double> SimReplica::Remaining(size_t request, double now) const {
+  const double per_token = SecondsPerToken();
+  double seconds = RestOfStep(now);
+  for (const Waiting& job : waiting_) {
+    seconds += job.share * (per_token * static_cast<double>(job.keys->tokens - job.at) +
+                            costs_.per_pair * (Square(job.keys->tokens) - Square(job.at)));
+    if (job.request != request) continue;
+    return job.begun || job.handed_over ? std::nullopt : std::optional(seconds);
+  }
+  return std::nullopt;
+}
+
+void SimReplica::Withdraw(size_t request) {
+  const auto job = std::find_if(waiting_.begin(), waiting_.end(),
+                                [request](const Waiting& one) { return one.request == request; });
+  if (job == waiting_.end() || job->begun) return;
+  Queue(*job, -1);
+  waiting_.erase(job);
+}
+
 std::vector<size_t> SimReplica::Fail() {
   std::vector<size_t> lost;
   for (const Waiting& job : waiting_) lost.push_back(job.request);
@@ -101,18 +126,15 @@ std::vector<size_t> SimReplica::Fail() {
 }
 
 ReplicaReport SimReplica::Report(double now, double age) const {
-  // A step's own time is shared by its chunk's tokens.
   const double step = costs_.step + costs_.per_sequence * static_cast<double>(active_.size());
-  const PrefillCosts costs{.fixed = step,
-                           .per_token = costs_.per_token + step / static_cast<double>(costs_.chunk_tokens),
-                           .per_pair = costs_.per_pair};
-  const double running_step = step_end_ == kNever ? 0 : step_end_ - now;
-  return {.waiting_seconds = running_step + queued_tokens_ * costs.per_token + queued_pairs_ * costs.per_pair,
-          .running = running(),
-          .places = costs_.max_sequences,
-          .cache_tokens = costs_.cache_tokens,
-          .age_seconds = age,
-          .costs = costs};
+  const PrefillCosts costs{.fixed = step, .per_token = SecondsPerToken(), .per_pair = costs_.per_pair};
+  return {
+      .waiting_seconds = RestOfStep(now) + queued_tokens_ * costs.per_token + queued_pairs_ * costs.per_pair,
+      .running = running(),
+      .places = costs_.max_sequences,
+      .cache_tokens = costs_.cache_tokens,
+      .age_seconds = age,
+      .costs = costs};
 }
 
 }  // namespace aludel

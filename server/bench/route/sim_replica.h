@@ -47,6 +47,10 @@ class SimReplica {
   double next() const { return step_end_; }
   // Ends that step and begins the next.
   void Step(std::vector<Event>* events);
+  // Seconds until the first token of a request here of which nothing is computed yet, here or elsewhere; nothing for others.
+  std::optional<double> Remaining(size_t request, double now) const;
+  // Such a request is here no more.
+  void Withdraw(size_t request);
   // All that is here is lost: the requests, and the cache.
   std::vector<size_t> Fail();
 
@@ -76,6 +80,9 @@ class SimReplica {
   };
 
   void Queue(const Waiting& job, int sign);
+  // Of a token of prefill, with its part of a step's own time.
+  double SecondsPerToken() const;
+  double RestOfStep(double now) const { return step_end_ == kNever ? 0 : step_end_ - now; }
   void BeginStep(double now);
 
   SimCosts costs_;

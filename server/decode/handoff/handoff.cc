@@ -30,6 +30,11 @@ absl::Status Late(const Patience& patience, absl::Duration taken) {
                 absl::ToDoubleSeconds(patience.silence), absl::ToDoubleSeconds(taken)));
 }
 
+// Whoever found it: the run, or what waits for its frames.
+bool BlamedWhereItFails(const absl::Status& status) {
+  return absl::IsDeadlineExceeded(status) || absl::IsDataLoss(status);
+}
+
 }  // namespace
 
 Handoff::Handoff(const DecodeContext& context, Spec spec)
@@ -245,7 +250,7 @@ void Handoff::OnRunEnd(int attempt, const absl::Status& status) {
   if (running == nullptr) return;  // a cancelled attempt's end means nothing
   running->RunEnded();
   if (status.ok()) return running->AwaitFrames();
-  BlameTarget(running->target(), status);
+  if (!BlamedWhereItFails(status)) BlameTarget(running->target(), status);
   Fail(attempt, status);
 }
 
@@ -256,7 +261,7 @@ void Handoff::Fail(int attempt, const absl::Status& reason) {
     if (attempt_ == nullptr || attempt_->number() != attempt) return;
     failed = std::exchange(attempt_, nullptr);
   }
-  if (absl::IsDeadlineExceeded(reason)) BlameTarget(failed->target(), reason);
+  if (BlamedWhereItFails(reason)) BlameTarget(failed->target(), reason);
   Close(*failed, TicketState::kAbandoned);
   GoOn(reason);
 }
@@ -309,6 +314,15 @@ void Handoff::WriteTrace() const {
                      });
 }
 
+void Handoff::Rejected(const absl::Status& reason) {
+  std::shared_ptr<HandoffAttempt> attempt;
+  {
+    absl::MutexLock lock(&mutex_);
+    attempt = attempt_;  // none is left of what failed before the engine gave up
+  }
+  if (attempt != nullptr && absl::IsDataLoss(reason)) BlameTarget(attempt->target(), reason);
+}
+
 void Handoff::End(TicketState end) {
   std::shared_ptr<HandoffAttempt> last;
   std::shared_ptr<CodeReplay> replay;
@@ -321,6 +335,9 @@ void Handoff::End(TicketState end) {
   if (replay != nullptr) {
     replay->Stop();
     account_.Closed(/*usage=*/{}, MonotonicNow());
+  }
+  if (last != nullptr && end == TicketState::kCompleted) {
+    context_.prefill_pool->ReportRunSuccess(last->target());
   }
   if (last != nullptr) Close(*last, end);
   if (collector_ == nullptr) return;

@@ -46,6 +46,8 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
 
   // Asks `target`, or with kOwnStore this server's own store; frames go to `extent`. After End it does nothing.
   void Begin(SequenceId sequence, size_t target, FrameExtent extent);
+  // The engine has given up what came, for this: the server that sent it is blamed where it was damaged. Before End.
+  void Rejected(const absl::Status& reason);
   // Closes the ticket as `end` and ends the run, if there are any. Idempotent.
   void End(TicketState end);
   Report report() const { return account_.report(); }

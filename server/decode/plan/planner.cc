@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "server/rpc/rpc_fields.h"
+#include "server/rpc/slow_start.h"
 
 namespace aludel {
 namespace {
@@ -81,6 +82,16 @@ std::vector<size_t> LeastBusyFirst(absl::Span<const PlanTarget> targets,
   return order;
 }
 
+// Of those in `order` the ones that take the key, or all where none does.
+std::vector<size_t> WithoutNew(absl::Span<const PlanTarget> targets, const std::vector<size_t>& order,
+                               uint64_t key) {
+  std::vector<size_t> taking;
+  for (const size_t i : order) {
+    if (TakesKey(targets[i].weight, key, HashTexts({targets[i].name}))) taking.push_back(i);
+  }
+  return taking.empty() ? order : taking;
+}
+
 // Handoffs to choose from, best first: by format, then by the work that waits at their target. `limited`: others there
 // might be, but for their sites' links.
 std::vector<Plan> Candidates(const PlannerOptions& options, absl::Span<const std::string> formats,
@@ -93,12 +104,13 @@ std::vector<Plan> Candidates(const PlannerOptions& options, absl::Span<const std
   for (const std::string& format : formats) {
     if (!wanted.empty() && format != wanted) continue;
     if (!forced && !Allows(options, fidelity, format)) continue;
+    std::vector<size_t> having;
     for (const size_t i : order) {
       if (!Contains(targets[i].formats, format)) continue;
-      if (!targets[i].link_open) {
-        *limited = true;
-        continue;
-      }
+      if (targets[i].link_open) having.push_back(i);
+      *limited |= !targets[i].link_open;
+    }
+    for (const size_t i : WithoutNew(targets, having, request.key)) {
       candidates.push_back({.kind = PlanKind::kRemote,
                             .target = i,
                             .format = format,
@@ -114,6 +126,10 @@ std::vector<Plan> Candidates(const PlannerOptions& options, absl::Span<const std
 constexpr double kSoonerShare = 0.07;
 constexpr double kSoonerSeconds = 0.001;
 
+// Of what a prompt takes to compute here, how much its handoff must save with a link that is used up. Twice as much and
+// half of it served simulated days later (tests/bench/RESULTS.md).
+constexpr double kLinkPrice = 2;
+
 // What trying a plan may cost the request that tries it, in times of its best plan.
 constexpr double kTryWithin = 2;
 
@@ -123,8 +139,8 @@ Plan Soonest(const std::vector<Plan>& candidates, double own) {
   best.predicted_ttft = own;
   double to_beat = own - std::max(kSoonerShare * own, kSoonerSeconds);
   for (const Plan& plan : candidates) {
-    if (!plan.predicted_ttft || *plan.predicted_ttft >= to_beat) continue;
-    to_beat = *plan.predicted_ttft;
+    if (!plan.predicted_ttft || *plan.predicted_ttft + plan.link_price >= to_beat) continue;
+    to_beat = *plan.predicted_ttft + plan.link_price;
     best = plan;
   }
   return best;
@@ -181,6 +197,7 @@ Plan Fastest(std::vector<Plan> candidates, bool hedged, double try_seconds, cons
   for (Plan& plan : candidates) {
     const Prediction prediction = predict(plan.target, plan.format);
     plan.predicted_ttft = prediction.ttft;
+    plan.link_price = prediction.link_price;
     plan.reason = PlanReason::kFastest;
     if (prediction.stale) stale.push_back(plan);
   }
@@ -207,6 +224,10 @@ Plan Fastest(std::vector<Plan> candidates, bool hedged, double try_seconds, cons
 }
 
 }  // namespace
+
+double LinkPrice(double link_used, double local_seconds) {
+  return kLinkPrice * std::clamp(link_used, 0.0, 1.0) * std::max(0.0, local_seconds);
+}
 
 size_t ChooseSet(absl::Span<const std::vector<FormatOffer>> sets, absl::Span<const PlanTarget> targets) {
   // Versions may share some encoders: a server that has all of a version's formats counts for more than one that has a few.

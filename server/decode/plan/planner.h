@@ -24,6 +24,7 @@ struct PlanRequest {
   bool whole = false;                // computed here from its first token: nothing that is cached is taken
   bool takes_stored = true;          // codes of earlier handoffs, of whatever age
   std::vector<std::string> targets;  // preferred prefill servers, best first; empty: the configured order
+  uint64_t key = 0;  // of the prompt's beginning: which servers of a small weight it may go to
   // What trying a plan that has been measured may cost, in seconds after the best plan's first token.
   double try_seconds = std::numeric_limits<double>::infinity();
 };
@@ -46,6 +47,8 @@ struct PlanTarget {
   bool gone = false;  // none of this server's any more, and never ready: its index is its own for a while yet
   std::string site;
   bool link_open = true;  // what it sends may come over the link from its site now (SiteLinks)
+  double link_used = 0;   // of what may be taken of that link, what was taken lately
+  double weight = 1;      // in (0, 1]: less for one that has just started (slow_start.h)
   // The formats by their encoders: a name may be there twice while an artifact is being switched.
   std::vector<FormatOffer> offers = {};
 };
@@ -62,10 +65,16 @@ void NarrowTo(absl::Span<const FormatOffer> set, std::vector<PlanTarget>* target
 struct Prediction {
   std::optional<double> ttft;  // seconds to the first token; nothing where it was never measured
   bool stale = false;          // not chosen for long, so that it may be tried
+  double link_price = 0;       // LinkPrice, of a handoff
 };
 
 // Of local prefill (no target), or of a handoff, from a target or kOwnStore.
 using Predict = std::function<Prediction(std::optional<size_t> target, const std::string& format)>;
+
+// By how many seconds a handoff must be the sooner for what it takes of a link of which so much was taken lately:
+// `local_seconds` are what it would take to compute it here alone. With a link that is nearly used up, what little a handoff saves
+// is better saved by one that comes later.
+double LinkPrice(double link_used, double local_seconds);
 
 // Tokens of the prompt, from its start, that this server's own store can hand over in a format. Asked for formats that
 // qualify alone: a look-up takes time.
@@ -73,10 +82,11 @@ using StoredHere = std::function<int64_t(const std::string& format)>;
 
 // InvalidArgument for a format that is not in `formats` (this server's), or one forced together with exact fidelity. A
 // forced format overrides the length threshold; where no server can deliver it the plan is local. Servers of a site whose link
-// is used up are left out. Never a format that
+// is used up are left out, and of those that have a format the ones whose weight does not take request.key, unless none
+// does. Never a format that
 // loses more than the fidelity allows. Of the first format in `formats` that a ready target shares, the target with the
 // least work waiting; of equals the one that comes first. Under options.by_prediction the plan that `predict` expects
-// soonest, or a stale one that is tried instead. No request pays for that with more than twice what its best plan is
+// soonest, with its link's price, or a stale one that is tried instead. No request pays for that with more than twice what its best plan is
 // expected to take: what is tried is expected within that, or is replaced early enough (Plan::hedge_after, Plan::move;
 // the latter with the patience that any handoff has); nor, for what was measured before, with more than request.try_seconds. Without options.hedged nothing is replaced: plans that were never
 // measured are tried regardless, and those expected later are not.

@@ -21,6 +21,14 @@ namespace {
 // Of a server that does not answer. Servers of one machine often start together.
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
 
+double Seconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
+
+// Whether a run that ended so failed for what its server is or does.
+bool IsFailure(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsInternal(status) ||
+         absl::IsUnknown(status) || absl::IsDataLoss(status);
+}
+
 std::shared_ptr<grpc::Channel> MakeChannel(const ServerName& server, absl::Duration max_backoff,
                                            const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   KeepCallbackThreads();
@@ -78,9 +86,12 @@ PrefillPool::PrefillPool(Options options, Timer* timer, Metrics* metrics)
     : options_(std::move(options)),
       timer_(timer),
       state_metric_(metrics->Gauge("aludel_prefill_target_state", "1 at the state a prefill server is in.")),
+      ejections_(metrics->Counter("aludel_prefill_ejections_total",
+                                  "Prefill servers left out for a while because handoffs failed there.")),
       credentials_(MakeChannelCredentials(options_.grpc_tls)),
       formats_(options_.formats),
       sites_(options_.site_limits) {
+  ejections_.Add({}, 0);
   SetTargets({options_.targets.begin(), options_.targets.end()});
 }
 
@@ -130,6 +141,7 @@ void PrefillPool::Leave(Target& target) {
   target.gone = true;
   target.gone_at = MonotonicNow();
   target.health = PeerHealth();
+  target.outlier = Outlier();
   target.state = State::kUnknown;
   target.reason.clear();
   target.retry = absl::ZeroDuration();
@@ -240,8 +252,12 @@ void PrefillPool::OnProbe(size_t index, absl::Time sent, const absl::Status& sta
     target.health.Gone();
     SetState(target, State::kRefused, std::string(status.ok() ? compatible.message() : status.message()));
   } else {
-    if (target.state == State::kReady && target.epoch != description.epoch()) {
-      spdlog::info("prefill server {} has restarted", target.server.target);
+    if (target.epoch != description.epoch()) {
+      if (target.state == State::kReady)
+        spdlog::info("prefill server {} has restarted", target.server.target);
+      target.outlier = Outlier();
+      target.began = description.has_age_seconds() ? MonotonicNow() - absl::Seconds(description.age_seconds())
+                                                   : absl::InfinitePast();
     }
     target.health.Answered(MonotonicNow());
     target.described.clear();
@@ -305,33 +321,69 @@ void PrefillPool::SetState(Target& target, State state, const std::string& reaso
   }
 }
 
+std::vector<PrefillPool::Standing> PrefillPool::Standings(absl::Time now) const {
+  int ready = 0, ejected = 0;
+  for (const auto& target : targets_) {
+    if (target->state != State::kReady) continue;
+    ++ready;
+    ejected += target->outlier.ejected(Seconds(now)) ? 1 : 0;
+  }
+  const bool eject = Outlier::MayEject(ejected, ready);
+  std::vector<Standing> standings(targets_.size());
+  std::vector<size_t> chosen;
+  std::vector<std::optional<double>> ages;
+  for (size_t i = 0; i < targets_.size(); ++i) {
+    const Target& target = *targets_[i];
+    if (target.gone || target.state != (ready > 0 ? State::kReady : State::kSlow)) continue;
+    if (eject && target.outlier.ejected(Seconds(now))) continue;
+    chosen.push_back(i);
+    ages.emplace_back();
+    if (target.began != absl::InfinitePast()) ages.back() = absl::ToDoubleSeconds(now - target.began);
+  }
+  const std::vector<double> weights = SlowStartWeights(ages, options_.slow_start_seconds);
+  for (size_t i = 0; i < chosen.size(); ++i) standings[chosen[i]] = {true, weights[i]};
+  return standings;
+}
+
 std::vector<PlanTarget> PrefillPool::Snapshot() const {
   absl::MutexLock lock(&mutex_);
-  const bool any_ready = std::any_of(targets_.begin(), targets_.end(),
-                                     [](const auto& target) { return target->state == State::kReady; });
   const absl::Time now = MonotonicNow();
+  const std::vector<Standing> standings = Standings(now);
   std::vector<PlanTarget> targets;
-  for (const auto& target : targets_) {
-    const bool usable =
-        !target->gone && (target->state == State::kReady || (!any_ready && target->state == State::kSlow));
-    targets.push_back({target->server.target, usable, target->formats,
-                       std::max(target->waiting_tokens, target->asked_tokens), target->tokens_per_second,
-                       target->gone, target->site, sites_.Open(target->site, now), target->offers});
+  for (size_t i = 0; i < targets_.size(); ++i) {
+    const Target& target = *targets_[i];
+    targets.push_back({target.server.target, standings[i].usable, target.formats,
+                       std::max(target.waiting_tokens, target.asked_tokens), target.tokens_per_second,
+                       target.gone, target.site, sites_.Open(target.site, now),
+                       sites_.UsedShare(target.site, now), standings[i].weight, target.offers});
   }
   return targets;
 }
 
 void PrefillPool::ReportRunFailure(size_t index, const absl::Status& status) {
-  if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return;
+  if (!IsFailure(status)) return;
   absl::MutexLock lock(&mutex_);
   Target& target = *targets_[index];
-  if (target.gone || !target.health.usable()) return;
+  if (target.gone) return;
+  if (target.outlier.Failed(Seconds(MonotonicNow()))) {
+    ejections_.Add({});
+    spdlog::warn("prefill server {} is left out for a while, as handoffs fail there: {}",
+                 target.server.target, status.ToString());
+  }
+  if (!target.health.usable()) return;
   if (absl::IsUnavailable(status)) {
     target.health.Gone();
-  } else {
+  } else if (absl::IsDeadlineExceeded(status)) {
     target.health.Late();
+  } else {
+    return;  // it is there, and answers in time
   }
   SetState(target, StateOf(target.health), std::string(status.message()));
+}
+
+void PrefillPool::ReportRunSuccess(size_t index) {
+  absl::MutexLock lock(&mutex_);
+  targets_[index]->outlier.Succeeded();
 }
 
 void PrefillPool::Heard(size_t index) {

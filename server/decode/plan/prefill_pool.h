@@ -16,8 +16,10 @@
 #include "server/decode/plan/site_links.h"
 #include "server/observe/metrics.h"
 #include "server/process/timer.h"
+#include "server/rpc/outlier.h"
 #include "server/rpc/peer_health.h"
 #include "server/rpc/server_name.h"
+#include "server/rpc/slow_start.h"
 
 namespace aludel {
 
@@ -27,7 +29,9 @@ namespace aludel {
 // (SetTargets); a server's index is its own until kKept after it has gone and its last run has ended. Thread-safe.
 //
 //   unknown -> ready <-> slow -> down (PeerHealth)      refused (wrong version, model or formats)
-// Every answer to a probe moves a target to ready or refused. Slow ones are used where none is ready.
+// Every answer to a probe moves a target to ready or refused. Slow ones are used where none is ready. One that answers
+// probes while runs fail there is not ready for a while (Outlier), and one that has just started has a small weight
+// (slow_start.h), unless that is so of most.
 class PrefillPool {
  public:
   struct Options {
@@ -40,6 +44,7 @@ class PrefillPool {
     std::string receiver_address;
     std::vector<SiteLimit> site_limits;
     GrpcTlsOptions grpc_tls;
+    double slow_start_seconds = kSlowStartSeconds;
   };
 
   // `timer` and `metrics` must outlive the pool.
@@ -71,8 +76,11 @@ class PrefillPool {
     return *targets_[target]->stub;
   }
   // A run ended so: takes the target down until a probe succeeds if the reason says that it is gone, and has others
-  // preferred if it took too long. What it merely refuses says nothing about its health.
+  // preferred if it took too long. Where several in a row fail, the target is left out for a while, whatever probes say. What
+  // it merely refuses says nothing about its health.
   void ReportRunFailure(size_t target, const absl::Status& status);
+  // All of a run came.
+  void ReportRunSuccess(size_t target);
   // A handoff of so many tokens, and of about so many bytes, has been asked for there: work that its last report may not
   // have, and a part of the link to its site.
   SiteLinks::Use BeginRun(size_t target, int64_t tokens, double expected_bytes);
@@ -99,11 +107,13 @@ class PrefillPool {
     std::unique_ptr<v1::Prefill::Stub> stub;
     State state = State::kUnknown;  // exported; of what health says unless it is kRefused
     PeerHealth health;
+    Outlier outlier;
     std::string reason;
     uint64_t epoch = 0;
-    std::vector<FormatOffer> described;  // all of its formats
-    std::vector<FormatOffer> offers;     // those that this server has, too
-    std::vector<std::string> formats;    // their names
+    absl::Time began = absl::InfinitePast();  // the process; InfinitePast(): not known
+    std::vector<FormatOffer> described;       // all of its formats
+    std::vector<FormatOffer> offers;          // those that this server has, too
+    std::vector<std::string> formats;         // their names
     std::string site;
     int64_t waiting_tokens = 0;  // as it reported
     int64_t asked_tokens = 0;    // of this server's handoffs from it
@@ -123,11 +133,18 @@ class PrefillPool {
   void OnProbe(size_t index, absl::Time sent, const absl::Status& status,
                const v1::PrefillDescription& description);
   static State StateOf(const PeerHealth& health);
+  // By index: whether it may be asked, and its weight.
+  struct Standing {
+    bool usable = false;
+    double weight = 1;
+  };
+  std::vector<Standing> Standings(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetState(Target& target, State state, const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   Timer* const timer_;
   const GaugeFamily state_metric_;
+  const CounterFamily ejections_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   mutable absl::Mutex mutex_;
   std::vector<v1::WireFormat> formats_ ABSL_GUARDED_BY(mutex_);           // of this server

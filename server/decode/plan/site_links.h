@@ -12,9 +12,10 @@ namespace aludel {
 // What this server's handoffs may take of links to other sites. Each link with a limit has a bucket that holds kBurst of it: a
 // handoff takes what it is expected to be when it begins, and what it was when it has ended, and none is planned while the
 // bucket is empty. So over any time T at most T + kBurst of the limit is used, but for what began together when little was
-// left. Which prompts are worth the link is left to the predicted times of both ways: over simulated days they were served
-// sooner so than with a length below which nothing is handed over that rises as the bucket empties, which
-// Prefill-as-a-Service has (arXiv 2604.15039). Times are of MonotonicNow(). Not thread-safe.
+// left. Which prompts are worth the
+// link is left to the predicted times of both ways, and to a price that rises as the bucket empties (LinkPrice): over simulated
+// days they were served sooner so than with a length below which nothing is handed over that rises, which
+// Prefill-as-a-Service has (arXiv 2604.15039; tests/bench/RESULTS.md). Times are of MonotonicNow(). Not thread-safe.
 class SiteLinks {
  public:
   static constexpr absl::Duration kBurst = absl::Seconds(10);

@@ -71,6 +71,11 @@ std::vector<std::string> DecodeTarget::formats() const {
   return formats_;
 }
 
+std::string DecodeTarget::prefill_source() const {
+  absl::MutexLock lock(&mutex_);
+  return prefill_source_;
+}
+
 bool DecodeTarget::IsAnother(const v1::DecodeDescription& description) {
   absl::MutexLock lock(&mutex_);
   const uint64_t before = std::exchange(epoch_, description.epoch());
@@ -103,6 +108,7 @@ void DecodeTarget::Described(const v1::DecodeDescription& description) {
   absl::MutexLock lock(&mutex_);
   formats_.assign(description.formats().begin(), description.formats().end());
   numerics_ = NumericsOf(description);
+  prefill_source_ = PrefillSource(description.producer(), description.encoder());
   // Answers may overtake each other.
   if (description.adapter_changes() >= adapter_changes_) {
     adapters_.clear();

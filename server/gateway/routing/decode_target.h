@@ -59,6 +59,8 @@ class DecodeTarget : public CacheSource {
   bool ServesAdapter(const std::string& name) const;
   // v1::AdapterDescription::begins_as_base; false for one that is not there, and where it has not said so.
   bool BeginsAsBase(const std::string& adapter) const;
+  // Whose codes it takes: PrefillSource of what it says.
+  std::string prefill_source() const;
   // Why it is not ready; "" when it is.
   std::string reason() const;
 
@@ -133,6 +135,7 @@ class DecodeTarget : public CacheSource {
   PeerHealth health_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> formats_ ABSL_GUARDED_BY(mutex_);
   std::string numerics_ ABSL_GUARDED_BY(mutex_);
+  std::string prefill_source_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, v1::AdapterDescription> adapters_ ABSL_GUARDED_BY(mutex_);
   bool retired_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;            // 0: it has not said so

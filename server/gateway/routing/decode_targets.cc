@@ -171,6 +171,15 @@ std::string DecodeTargets::Numerics(const std::string& model) const {
   return absl::StrJoin(numerics, "\n");
 }
 
+std::string DecodeTargets::PrefillSourceOf(const std::string& model) const {
+  const MembersPtr members = MembersOf(model);
+  for (const auto& target : members->targets) {
+    if (!target->usable()) continue;
+    if (std::string source = target->prefill_source(); !source.empty()) return source;
+  }
+  return "";
+}
+
 std::vector<std::string> DecodeTargets::Formats(const std::string& model) const {
   const MembersPtr members = MembersOf(model);
   std::vector<std::string> formats;

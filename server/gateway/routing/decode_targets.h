@@ -54,6 +54,8 @@ class DecodeTargets {
 
   std::vector<std::shared_ptr<DecodeTarget>> all() const;
   State StateOf(const std::string& model) const;
+  // What the first of its usable servers that says so takes codes of (PrefillSource); "": none says.
+  std::string PrefillSourceOf(const std::string& model) const;
   // Wire formats that every ready server of the model offers, in the first one's order.
   std::vector<std::string> Formats(const std::string& model) const;
   // Those of its usable servers, each once and in order, a line each.

@@ -13,7 +13,7 @@ namespace {
 // How often the streams of cache events are looked at, at most.
 constexpr absl::Duration kTendInterval = absl::Milliseconds(50);
 
-// Prefill servers serve several models with what they compute once: their keys do not depend on the model.
+// Without the model: prefill servers serve several with what they compute once (PrefillKey).
 PrefixKeys KeysOf(const std::string& cache_salt, const std::string& cache_key,
                   absl::Span<const int32_t> prompt) {
   const PromptSeed seed = SaltSeed(cache_salt);
@@ -117,7 +117,7 @@ std::shared_ptr<GenerateCall> Router::Generate(Request request, std::shared_ptr<
     }
   }
   if (request.message.prefill_targets_size() > 1 && keys.size() > 0) {
-    OrderPrefillTargets(keys.keys[0], &request.message);
+    OrderPrefillTargets(PrefillKey(keys.keys[0], targets_.PrefillSourceOf(request.model)), &request.message);
   }
   keys = OfModel(targets_, request.model, request.message.adapter(), std::move(keys));
   auto call =

@@ -75,6 +75,12 @@ class FakeDecode : public v1::Decode::Service {
     return calls_;
   }
 
+  // From now on it says that it takes the codes of these.
+  void TakeCodesOf(const std::string& producer, const std::string& encoder) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    producer_ = producer;
+    encoder_ = encoder;
+  }
   // From now on it says that it has this adapter.
   void Have(const std::string& name, const std::string& hash, bool begins_as_base = false) {
     v1::AdapterDescription adapter;
@@ -97,6 +103,8 @@ class FakeDecode : public v1::Decode::Service {
     reply->set_max_choices(8);
     for (const char* format : {"scd", "raw"}) reply->add_formats(format);
     std::lock_guard<std::mutex> lock(mutex_);
+    reply->set_producer(producer_);
+    reply->set_encoder(encoder_);
     for (const v1::AdapterDescription& adapter : adapters_) {
       reply->add_adapters(adapter.name());
       *reply->add_adapter_descriptions() = adapter;
@@ -165,6 +173,7 @@ class FakeDecode : public v1::Decode::Service {
   std::mutex mutex_;
   v1::GenerateRequest last_request_;
   std::vector<v1::AdapterDescription> adapters_;
+  std::string producer_, encoder_;
   int calls_ = 0;
   std::atomic<int> resets_{0};
 };

@@ -4,8 +4,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/gateway/routing/policy/prefix_keys.h"
 #include "tests/server/gateway/gateway_fixture.h"
 
 namespace aludel::gateway_testing {
@@ -146,6 +148,29 @@ TEST_F(GatewayRoutingTest, PrefillServersAreSuggestedInAnOrderOfThePrompts) {
     firsts.insert(once.prefill_targets(0));
   }
   EXPECT_EQ(firsts.size(), 3u);
+}
+
+TEST_F(GatewayRoutingTest, PrefillServersAreOrderedByWhoseCodesAreTaken) {
+  StartGateway({&a_}, {.prefill_targets = {"p1:1", "p2:1", "p3:1"}});
+  const auto orders_with = [&](const std::string& producer, const std::string& encoder) {
+    a_.TakeCodesOf(producer, encoder);
+    const absl::Time deadline = absl::Now() + absl::Seconds(10);
+    while (router_->targets().PrefillSourceOf("chat") != PrefillSource(producer, encoder) &&
+           absl::Now() < deadline) {
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    std::vector<std::string> orders;
+    for (int i = 0; i < 12; ++i) {
+      EXPECT_EQ(Ask(absl::StrCat(i, " begins so")), 200);
+      const auto order = a_.last_request().prefill_targets();
+      orders.emplace_back(absl::StrJoin(order, " "));
+    }
+    return orders;
+  };
+  const std::vector<std::string> one = orders_with("base", "e1");
+  EXPECT_NE(orders_with("base", "e2"), one);
+  EXPECT_NE(orders_with("other", "e1"), one);
+  EXPECT_EQ(orders_with("base", "e1"), one);
 }
 
 TEST_F(GatewayRoutingTest, AnAdaptersPromptsGoWhereItsCacheOfThemIs) {

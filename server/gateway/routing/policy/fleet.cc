@@ -64,9 +64,9 @@ void Fleet::Report(size_t slot, const ReplicaReport& report, double as_of) {
 void Fleet::Learn(size_t slot, const PrefixKeys& keys) { index_.Insert(slot, keys, keys.size()); }
 
 double Fleet::WeightOf(const Replica& replica, double now) const {
-  if (options_.slow_start_seconds <= 0 || replica.reported_at < 0) return 1;
+  if (replica.reported_at < 0) return 1;
   const double age = replica.report.age_seconds + std::max(0.0, now - replica.reported_at);
-  return std::clamp(age / options_.slow_start_seconds, kLeastWeight, 1.0);
+  return SlowStartWeight(age, options_.slow_start_seconds);
 }
 
 void Fleet::MakeViews(const PrefixKeys& keys, absl::FunctionRef<Standing(size_t slot)> standing, double now) {
@@ -106,9 +106,9 @@ void Fleet::MakeViews(const PrefixKeys& keys, absl::FunctionRef<Standing(size_t 
     if (replica.report.places > 0 && view.pending >= replica.report.places) view.standing = Standing::kSpare;
   }
   if (options_.policy == RoutingPolicy::kPrefix) SpareCrowded(now);
-  // Where all are new, none is; where most fail, it is not for what they are.
+  // Where all are new, none is.
   const bool scale = most > 0 && most < 1;
-  const bool eject = ejected > 0 && 2 * ejected <= ready;
+  const bool eject = Outlier::MayEject(ejected, ready);
   if (!scale && !eject) return;
   for (size_t slot = 0; slot < replicas_.size(); ++slot) {
     if (scale) views_[slot].weight /= most;

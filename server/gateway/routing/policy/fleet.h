@@ -12,10 +12,11 @@
 #include "server/gateway/routing/policy/choose_replica.h"
 #include "server/gateway/routing/policy/key_depth.h"
 #include "server/gateway/routing/policy/known_prefixes.h"
-#include "server/gateway/routing/policy/outlier.h"
 #include "server/gateway/routing/policy/prefix_index.h"
 #include "server/gateway/routing/policy/prefix_keys.h"
 #include "server/gateway/routing/policy/replica_load.h"
+#include "server/rpc/outlier.h"
+#include "server/rpc/slow_start.h"
 
 namespace aludel {
 
@@ -42,12 +43,11 @@ class Fleet {
     double objective_seconds = 2;
     // A replica that started less than this ago gets the smaller a share of keys the younger it is, and no more than
     // kLeastWeight in its first moment.
-    double slow_start_seconds = 30;
+    double slow_start_seconds = kSlowStartSeconds;
     // What a replica is believed to hold that does not say.
     int64_t cache_tokens = 1 << 20;
     bool cache_events = true;  // what replicas say that they have cached counts, and is asked for
   };
-  static constexpr double kLeastWeight = 0.1;
   using Standing = ReplicaView::Standing;
 
   explicit Fleet(const Options& options) : options_(options) {}

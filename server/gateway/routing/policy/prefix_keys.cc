@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace aludel {
 
 PrefixKeys MakePrefixKeys(const PromptSeed& seed, absl::Span<const int32_t> prompt, bool with_blocks) {
@@ -20,6 +22,15 @@ PrefixKeys MakePrefixKeys(const PromptSeed& seed, absl::Span<const int32_t> prom
     if (with_blocks && at % kKeyTokens == 0) result.blocks.push_back(hash.key());
   }
   return result;
+}
+
+std::string PrefillSource(absl::string_view producer, absl::string_view encoder) {
+  if (producer.empty() && encoder.empty()) return "";
+  return absl::StrCat(producer, " ", encoder);
+}
+
+uint64_t PrefillKey(uint64_t key, absl::string_view source) {
+  return source.empty() ? key : ModelKey(key, HashTexts({source}));
 }
 
 PrefixKeys WithEnds(absl::Span<const uint64_t> keys, int64_t tokens) {

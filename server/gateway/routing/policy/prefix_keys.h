@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -35,6 +36,12 @@ PrefixKeys MakePrefixKeys(const PromptSeed& seed, absl::Span<const int32_t> prom
 constexpr uint64_t HomeKey(const PromptSeed& seed, absl::string_view cache_key) {
   return SipHashOf(seed, cache_key);
 }
+
+// Whose codes a model's decode servers take: equal for all consumers of one producer and encoder. "": neither is known.
+std::string PrefillSource(absl::string_view producer, absl::string_view encoder);
+// By which prefill servers are ordered for a prompt with this beginning, whose key knows of no model: what one of them has
+// computed serves every model of the source.
+uint64_t PrefillKey(uint64_t key, absl::string_view source);
 
 // What MakePrefixKeys gave for a prompt of so many tokens, whose keys are known. Keys beyond the prompt's are left out.
 PrefixKeys WithEnds(absl::Span<const uint64_t> keys, int64_t tokens);

@@ -109,6 +109,20 @@ TEST(RouteSimulation, FourGatewaysWithOldReportsServeNearlyWhatExactKnowledgeSer
   EXPECT_GT(Simulate(requests, old).turned_away, 0);
 }
 
+// Of what moving what waits could give: it does for gateways whose servers turn nothing away what turning away does.
+TEST(RouteSimulation, WhatWaitsMayMoveWhereServersTurnNothingAway) {
+  const std::vector<SimRequest> requests = Conversations(301, 6, 0.055);
+  SimOptions options{.gateways = 4, .stale_seconds = 1, .turn_aways = 0, .objective_seconds = 2};
+  const SimResult stays = Simulate(requests, options);
+  EXPECT_EQ(stays.moved, 0) << "gateways do not do it";
+  options.moves = 1;
+  const SimResult moves = Simulate(requests, options);
+  EXPECT_GT(moves.moved, 0);
+  EXPECT_LE(moves.moved, static_cast<int64_t>(requests.size()));
+  EXPECT_GT(Within(moves, 2), Within(stays, 2));
+  for (const double ttft : moves.ttft) EXPECT_TRUE(std::isfinite(ttft));
+}
+
 // All queues pass the objective in the end. What goes to the next server by a belief that is wrong, too, is computed again there.
 TEST(RouteSimulation, PastCapacityOldStateServesNearlyWhatExactKnowledgeServes) {
   const std::vector<SimRequest> requests = Conversations(301, 6, 0.05);

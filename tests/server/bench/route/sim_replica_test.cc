@@ -92,5 +92,27 @@ TEST_F(SimReplicaTest, AFailureLosesRequestsAndCache) {
   EXPECT_EQ(replica_.Report(1, 0).waiting_seconds, 0);
 }
 
+TEST_F(SimReplicaTest, WhatHasNotBegunMayLeaveAndOthersMoveUp) {
+  const PrefixKeys a = Keys({1, 2}), b = Keys({3, 4}), c = Keys({5});
+  replica_.Arrive(0, a, 1, 0);
+  replica_.Arrive(1, b, 1, 0);
+  replica_.Arrive(2, c, 1, 0);
+  EXPECT_FALSE(replica_.Remaining(0, 0)) << "it is being computed";
+  EXPECT_FALSE(replica_.Remaining(7, 0)) << "it is not here";
+  // The running step, the other chunk of the first one, two chunks and one.
+  EXPECT_NEAR(*replica_.Remaining(1, 0), 0.44, 1e-9);
+  EXPECT_NEAR(*replica_.Remaining(2, 0), 0.55, 1e-9);
+  const double before = replica_.Report(0, 0).waiting_seconds;
+  replica_.Withdraw(1);
+  EXPECT_NEAR(replica_.Report(0, 0).waiting_seconds, before - 0.22, 1e-9);
+  EXPECT_NEAR(*replica_.Remaining(2, 0), 0.33, 1e-9);
+  replica_.Withdraw(0);
+  replica_.Withdraw(7);
+  EXPECT_EQ(replica_.running(), 2) << "what has begun stays";
+  Run();
+  EXPECT_EQ(first_.count(1), 0u);
+  EXPECT_NEAR(first_[2], 0.33, 1e-9);
+}
+
 }  // namespace
 }  // namespace aludel

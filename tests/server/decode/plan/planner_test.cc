@@ -63,6 +63,55 @@ TEST(Planner, NothingComesOverALinkThatIsUsedUp) {
   EXPECT_EQ(Line(Options(), two, Prompt(31)), "local short_prompt");
 }
 
+TEST(Planner, ALinkThatIsNearlyUsedUpIsKeptForHandoffsThatSaveMore) {
+  PlannerOptions options = Options();
+  options.by_prediction = true;
+  const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
+  // Local prefill is expected after 1 s, .4 s of it of this prompt alone.
+  const auto chosen = [&](double a, double a_used, double b, double b_used) -> std::string {
+    const auto predict = [&](std::optional<size_t> target, const std::string&) -> Prediction {
+      if (!target) return {.ttft = 1};
+      return {.ttft = *target == 0 ? a : b, .link_price = LinkPrice(*target == 0 ? a_used : b_used, 0.4)};
+    };
+    const auto plan = MakePlan(options, kFormats, two, Prompt(100), predict);
+    if (!plan->remote()) return "local";
+    EXPECT_EQ(plan->predicted_ttft, plan->target == 0 ? a : b) << "what is expected has no price in it";
+    return two[plan->target].name;
+  };
+  EXPECT_EQ(chosen(0.6, 0, 0.9, 0), "a");
+  EXPECT_EQ(chosen(0.6, 0.3, 0.9, 0), "a");
+  EXPECT_EQ(chosen(0.6, 0.45, 0.9, 0), "b") << "a saves less than its link costs more";
+  EXPECT_EQ(chosen(0.6, 0.5, 2, 0), "local");
+  EXPECT_EQ(chosen(0.1, 1, 2, 0), "a") << "it saves more than twice what the prompt takes here";
+  EXPECT_EQ(chosen(0.15, 5, 2, 0), "local")
+      << "a bucket that is overdrawn costs no more than one that is empty";
+  EXPECT_EQ(LinkPrice(0, 3), 0) << "a link without a limit";
+}
+
+TEST(Planner, AServerThatHasJustStartedGetsItsShareOfPromptsUnlessNoOtherCanTakeThem) {
+  std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
+  two[0].weight = 0.25;
+  const auto share = [&] {
+    int to_a = 0;
+    PlanRequest request = Prompt(100);
+    for (request.key = 1; request.key <= 1000; ++request.key) {
+      to_a += Line(Options(), two, request) == "a aludel 99 coded" ? 1 : 0;
+    }
+    return to_a;
+  };
+  EXPECT_NEAR(share(), 250, 50);
+  two[1].waiting_tokens = 1000;
+  EXPECT_NEAR(share(), 250, 50) << "nor does it get what waits elsewhere";
+  two[1].formats = {"raw"};
+  EXPECT_EQ(share(), 1000) << "the other has not the format";
+  two[1] = Ready("b");
+  two[1].link_open = false;
+  EXPECT_EQ(share(), 1000) << "the other's link is used up";
+  two[1].link_open = true;
+  two[1].ready = false;
+  EXPECT_EQ(share(), 1000) << "the other is not ready";
+}
+
 TEST(Planner, LongPromptsAreHandedOverAndShortOnesStay) {
   const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
   PlannerOptions options = Options();

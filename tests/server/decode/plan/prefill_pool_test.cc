@@ -87,12 +87,20 @@ class FakePrefill : public v1::Prefill::Service {
 
   grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
                         v1::PrefillDescription* reply) override {
+    absl::MutexLock lock(&mutex_);
     *reply = description_;
     return grpc::Status::OK;
   }
+  // As a process that is so old.
+  void Restart(double age_seconds) {
+    absl::MutexLock lock(&mutex_);
+    description_.set_epoch(description_.epoch() + 1);
+    description_.set_age_seconds(age_seconds);
+  }
 
  private:
-  const v1::PrefillDescription description_;
+  absl::Mutex mutex_;
+  v1::PrefillDescription description_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<grpc::Server> server_;
   std::string target_;
 };
@@ -154,6 +162,58 @@ TEST_F(PrefillPoolTest, ServersComeAndGo) {
   AwaitReady(pool_, {true, true});
   EXPECT_EQ(pool_.Snapshot()[0].name, a_.target());
   EXPECT_THAT(metrics_.Render(), HasSubstr(a_.target()));
+}
+
+TEST_F(PrefillPoolTest, WhereRunsFailIsLeftOutThoughItAnswersProbes) {
+  pool_.SetTargets({ServerName(a_.target()), ServerName(b_.target())});
+  AwaitReady(pool_, {true, true});
+  const absl::Status bad = absl::DataLossError("3 of 4 frames have arrived");
+  for (int i = 0; i < 2; ++i) pool_.ReportRunFailure(0, bad);
+  pool_.ReportRunFailure(0, absl::ResourceExhaustedError("full"));
+  pool_.ReportRunFailure(0, absl::CancelledError("not wanted"));
+  EXPECT_TRUE(pool_.Snapshot()[0].ready) << "what it refuses and what is given up are no failures";
+  pool_.ReportRunSuccess(0);
+  for (int i = 0; i < 2; ++i) pool_.ReportRunFailure(0, bad);
+  EXPECT_TRUE(pool_.Snapshot()[0].ready) << "not three in a row";
+  pool_.ReportRunFailure(0, bad);
+  EXPECT_FALSE(pool_.Snapshot()[0].ready);
+  EXPECT_TRUE(pool_.Snapshot()[1].ready);
+  absl::SleepFor(absl::Milliseconds(100));  // several probes
+  EXPECT_FALSE(pool_.Snapshot()[0].ready);
+  EXPECT_THAT(metrics_.Render(), HasSubstr("\naludel_prefill_ejections_total 1\n"));
+  // Where all fail, none is left out for it.
+  for (int i = 0; i < 3; ++i) pool_.ReportRunFailure(1, bad);
+  AwaitReady(pool_, {true, true});
+  pool_.ReportRunSuccess(1);
+  AwaitReady(pool_, {false, true});
+  // Another process is another server.
+  a_.Restart(0);
+  AwaitReady(pool_, {true, true});
+}
+
+TEST_F(PrefillPoolTest, OneThatHasJustStartedHasASmallWeight) {
+  a_.Restart(1'000);
+  b_.Restart(10);
+  pool_.SetTargets({ServerName(a_.target()), ServerName(b_.target())});
+  AwaitReady(pool_, {true, true});
+  const auto await = [&](size_t target, double least, double most) {
+    double weight = 0;
+    for (int i = 0; i < 1000 && !(weight >= least && weight <= most); ++i) {
+      weight = pool_.Snapshot()[target].weight;
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    EXPECT_GE(weight, least);
+    EXPECT_LE(weight, most);
+  };
+  await(0, 1, 1);
+  await(1, 0.3, 0.5);
+  // So has one that is started again, and not where the other one is as new.
+  a_.Restart(1);
+  await(1, 1, 1);
+  await(0, 0.25, 0.5);
+  b_.Restart(1);
+  await(1, 1, 1);
+  await(0, 1, 1);
 }
 
 TEST_F(PrefillPoolTest, FormatsOfTwoArtifactsAreSharedByTheirEncoders) {

@@ -261,5 +261,28 @@ TEST_F(DecodeTargetsTest, ManyServersMayComeAndGo) {
   }
 }
 
+TEST_F(DecodeTargetsTest, TwoModelsThatTakeOneProducersCodesHaveOnePrefillSource) {
+  const auto says = [&](const std::string& name, const std::string& model, const std::string& weights,
+                        const std::string& encoder) {
+    v1::DecodeDescription description;
+    description.set_protocol_version(kHandoffVersion);
+    description.set_served_model_name(model);
+    description.mutable_model()->set_weights_hash(weights);
+    description.set_producer(encoder.empty() ? "" : "base");
+    description.set_encoder(encoder);
+    Find(name)->Described(description);
+  };
+  EXPECT_EQ(targets_.PrefillSourceOf("chat"), "") << "none is usable";
+  says("a:1", "chat", "w1", "");  // an older one
+  EXPECT_EQ(targets_.PrefillSourceOf("chat"), "");
+  says("b:1", "chat", "w1", "e1");
+  says("d:1", "json", "w2", "e1");
+  EXPECT_NE(targets_.PrefillSourceOf("chat"), "");
+  EXPECT_EQ(targets_.PrefillSourceOf("chat"), targets_.PrefillSourceOf("json"));
+  says("d:1", "json", "w2", "e2");
+  EXPECT_NE(targets_.PrefillSourceOf("chat"), targets_.PrefillSourceOf("json"));
+  EXPECT_EQ(targets_.PrefillSourceOf("none"), "");
+}
+
 }  // namespace
 }  // namespace aludel

@@ -124,5 +124,23 @@ TEST(PrefixKeys, EndsFollowFromTheNumberOfKeys) {
   EXPECT_EQ(WithEnds(many, -1).size(), 0u);
 }
 
+TEST(PrefillKey, ConsumersOfOneProducerAndEncoderShareItAndOthersDoNot) {
+  const uint64_t key = MakePrefixKeys(SaltSeed("salt"), Prompt(64)).keys[0];
+  const std::vector<std::string> sources = {"",
+                                            PrefillSource("base", "e1"),
+                                            PrefillSource("base", "e2"),
+                                            PrefillSource("other", "e1"),
+                                            PrefillSource("base", ""),
+                                            PrefillSource("", "e1")};
+  for (size_t i = 0; i < sources.size(); ++i) {
+    for (size_t j = 0; j < sources.size(); ++j) {
+      EXPECT_EQ(PrefillKey(key, sources[i]) == PrefillKey(key, sources[j]), i == j) << i << ", " << j;
+    }
+  }
+  EXPECT_EQ(PrefillKey(key, PrefillSource("", "")), key) << "neither is known";
+  const uint64_t salted = MakePrefixKeys(SaltSeed("another"), Prompt(64)).keys[0];
+  EXPECT_NE(PrefillKey(salted, sources[1]), PrefillKey(key, sources[1]));
+}
+
 }  // namespace
 }  // namespace aludel

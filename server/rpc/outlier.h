@@ -4,9 +4,9 @@
 
 namespace aludel {
 
-// Whether a replica that answers probes is left out all the same, because requests fail there: after kFailures in a row for
-// kFirstSeconds, and twice as long each time that the next request fails too, up to kMostSeconds. Times are seconds of one
-// clock. Not thread-safe.
+// Whether a server that answers probes is left out all the same, because requests fail there: after kFailures in a row for
+// kFirstSeconds, and twice as long each time that the next request fails too, up to kMostSeconds. Gateways leave out decode
+// servers so, and those prefill servers. Times are seconds of one clock. Pure. Not thread-safe.
 class Outlier {
  public:
   static constexpr int kFailures = 3;
@@ -23,6 +23,12 @@ class Outlier {
     return true;
   }
   bool ejected(double now) const { return now < until_; }
+
+  // Whether so many of the servers that are ready may be left out: where most fail, it is not for what they are.
+  template <typename Count>
+  static bool MayEject(Count ejected, Count ready) {
+    return ejected > 0 && 2 * ejected <= ready;
+  }
 
  private:
   int failures_ = 0;
