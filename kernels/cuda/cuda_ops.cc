@@ -19,13 +19,13 @@ constexpr auto kCopyRows = [](const auto&... args) { return LaunchCopyRows(args.
 
 absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(Device* device, int ordinal, bool wgmma,
                                                          CudaStream* default_stream) {
-  absl::StatusOr<std::unique_ptr<GemmEngine>> gemm = GemmEngine::Create(device->name());
-  if (!gemm.ok()) return gemm.status();
   int multiprocessors = 0;
   const absl::Status status =
       FromCuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, ordinal),
                absl::StrCat(device->name(), ": count its multiprocessors"));
   if (!status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<GemmEngine>> gemm = GemmEngine::Create(device->name(), multiprocessors);
+  if (!gemm.ok()) return gemm.status();
   return std::unique_ptr<CudaOps>(
       new CudaOps(device, ordinal, multiprocessors, wgmma, default_stream, *std::move(gemm)));
 }

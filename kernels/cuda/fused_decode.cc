@@ -4,6 +4,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/gemm/fused_launch.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/sequence_table.h"
 
 namespace aludel::cuda {
@@ -67,7 +68,8 @@ void CudaOps::QkvRopeWrite(const LayerInput& input, absl::Span<const SequenceRow
                      static_cast<int>(input.q->out_features() / kv.head_dim),
                      table,
                      PlanesOf(kv)};
-  state.Launch("launch NormQkv", LaunchQkv, args, state.dependent_launch());
+  state.Launch("launch NormQkv", LaunchQkv, args, SkinnyBlocks(kFusedRows, multiprocessors_),
+               state.dependent_launch());
 }
 
 void CudaOps::GateUpSilu(const LayerGate& gate, Stream stream) {
@@ -81,7 +83,8 @@ void CudaOps::GateUpSilu(const LayerGate& gate, Stream stream) {
                       gate.out.bf16(),
                       gate.out.stride,
                       gate.out.cols};
-  state.Launch("launch NormGateUp", LaunchGateUp, args, state.dependent_launch());
+  state.Launch("launch NormGateUp", LaunchGateUp, args, SkinnyBlocks(kFusedRows, multiprocessors_),
+               state.dependent_launch());
 }
 
 }  // namespace aludel::cuda

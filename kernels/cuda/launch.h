@@ -104,7 +104,9 @@ cudaError_t LaunchTileGemm(const TensorView& a, const void* w, const float* bias
                            const TensorView& out, cudaStream_t stream);
 
 // The product of at most kSkinnyRows rows, see skinny_gemm.cuh for what it wants of its arguments.
-cudaError_t LaunchSkinnyGemm(const SkinnyArgs& args, WeightFormat format, bool early, cudaStream_t stream);
+// `blocks`: of it that run at once.
+cudaError_t LaunchSkinnyGemm(const SkinnyArgs& args, WeightFormat format, int blocks, bool early,
+                             cudaStream_t stream);
 
 // At most kSkinnyRows rows of `a` to int8 for it: values [a.rows, whole runs], scales [groups, kSkinnyRows].
 cudaError_t LaunchQuantizeRows(const TensorView& a, int8_t* values, float* scales, cudaStream_t stream);

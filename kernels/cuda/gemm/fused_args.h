@@ -13,7 +13,7 @@ namespace aludel::cuda {
 
 constexpr int kFusedRows = 8;                 // of x, at most: one tile of the product's
 constexpr size_t kFusedRowBytes = 32 << 10;   // that they take as bf16
-constexpr int kFusedPairs = kSkinnyOuts / 2;  // of outputs, in a block
+constexpr int kFusedPairs = kSkinnyOuts / 2;  // of outputs, in a tile
 
 // From row to row of the normed rows in shared memory: 64 bytes more than they have, so that the two rows which eight lanes
 // read at once lie in different banks.
@@ -42,6 +42,10 @@ struct QkvArgs {
   KvPlanes kv;
 };
 
+ALUDEL_HOST_DEVICE constexpr int QkvTiles(const QkvArgs& args) {
+  return (args.heads + 2 * args.kv.kv_heads) * args.kv.head_dim / kSkinnyOuts;
+}
+
 struct GateArgs {
   NormedRows a;
   const Bf16* w;      // [2 cols, in]
@@ -50,5 +54,9 @@ struct GateArgs {
   int64_t out_stride;
   int64_t cols;
 };
+
+ALUDEL_HOST_DEVICE constexpr int GateTiles(const GateArgs& args) {
+  return static_cast<int>(args.cols / kFusedPairs);
+}
 
 }  // namespace aludel::cuda

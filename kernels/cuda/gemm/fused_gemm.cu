@@ -1,5 +1,7 @@
 #include "kernels/cuda/gemm/fused_gemm.cuh"
 
+#include <algorithm>
+
 #include "kernels/cuda/gemm/fused_launch.h"
 #include "kernels/cuda/launch_behind.cuh"
 
@@ -12,13 +14,15 @@ __global__ void RopeAngles(const float* inverse_frequency, float attention_facto
 }
 
 template <typename Page>
-__global__ void __launch_bounds__(kSkinnyThreads) NormQkv(const __grid_constant__ QkvArgs args) {
+__global__ void __launch_bounds__(kSkinnyThreads, kSkinnyBlocksPerSm)
+    NormQkv(const __grid_constant__ QkvArgs args) {
   extern __shared__ uint4 rows[];
   __shared__ float sums[kSkinnySharedBytes / sizeof(float)];
   QkvBlock<Page>(args, reinterpret_cast<Bf16*>(rows), sums);
 }
 
-__global__ void __launch_bounds__(kSkinnyThreads) NormGateUp(const __grid_constant__ GateArgs args) {
+__global__ void __launch_bounds__(kSkinnyThreads, kSkinnyBlocksPerSm)
+    NormGateUp(const __grid_constant__ GateArgs args) {
   extern __shared__ uint4 rows[];
   __shared__ float sums[kSkinnySharedBytes / sizeof(float)];
   GateUpBlock(args, reinterpret_cast<Bf16*>(rows), sums);
@@ -34,20 +38,19 @@ cudaError_t LaunchRopeAngles(const float* inverse_frequency, float attention_fac
   return cudaGetLastError();
 }
 
-cudaError_t LaunchQkv(const QkvArgs& args, bool early, cudaStream_t stream) {
+cudaError_t LaunchQkv(const QkvArgs& args, int blocks, bool early, cudaStream_t stream) {
   if (args.a.rows == 0) return cudaSuccess;
-  const auto grid =
-      static_cast<unsigned>((args.heads + 2 * args.kv.kv_heads) * args.kv.head_dim / kSkinnyOuts);
+  const auto grid = static_cast<unsigned>(std::min(QkvTiles(args), blocks));
   const auto kernel = args.kv.dtype == DType::kF32 ? NormQkv<float> : NormQkv<Bf16>;
   return LaunchBehind(early, kernel, grid, kSkinnyThreads, FusedSharedBytes(args.a.rows, args.a.in), stream,
                       args);
 }
 
-cudaError_t LaunchGateUp(const GateArgs& args, bool early, cudaStream_t stream) {
+cudaError_t LaunchGateUp(const GateArgs& args, int blocks, bool early, cudaStream_t stream) {
   if (args.a.rows == 0) return cudaSuccess;
-  const auto grid = static_cast<unsigned>(args.cols / kFusedPairs);
-  return LaunchBehind(early, NormGateUp, grid, kSkinnyThreads, FusedSharedBytes(args.a.rows, args.a.in), stream,
-                      args);
+  const auto grid = static_cast<unsigned>(std::min(GateTiles(args), blocks));
+  return LaunchBehind(early, NormGateUp, grid, kSkinnyThreads, FusedSharedBytes(args.a.rows, args.a.in),
+                      stream, args);
 }
 
 }  // namespace aludel::cuda

@@ -13,9 +13,9 @@ namespace aludel::cuda {
 // angles [table.tokens, 2, half].
 cudaError_t LaunchRopeAngles(const float* inverse_frequency, float attention_factor, int half,
                              const SequenceTable& table, float* angles, cudaStream_t stream);
-// `early` as in LaunchBehind.
-cudaError_t LaunchQkv(const QkvArgs& args, bool early, cudaStream_t stream);
-cudaError_t LaunchGateUp(const GateArgs& args, bool early, cudaStream_t stream);
+// `blocks`: of kSkinnyThreads threads that run at once, see SkinnyBlocks. `early` as in LaunchBehind.
+cudaError_t LaunchQkv(const QkvArgs& args, int blocks, bool early, cudaStream_t stream);
+cudaError_t LaunchGateUp(const GateArgs& args, int blocks, bool early, cudaStream_t stream);
 
 template <typename H>
 H AbslHashValue(H h, const NormedRows& a) {

@@ -93,14 +93,15 @@ cudaError_t CopyQuantized(const TensorView& host_rows, int64_t row_begin, const 
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GemmEngine>> GemmEngine::Create(const std::string& device_name) {
+absl::StatusOr<std::unique_ptr<GemmEngine>> GemmEngine::Create(const std::string& device_name,
+                                                               int multiprocessors) {
   const absl::Status loaded = LoadCublasLt();
   if (!loaded.ok()) return loaded;
   cublasLtHandle_t handle = nullptr;
   const absl::Status status =
       FromCublas(cublasLtCreate(&handle), absl::StrFormat("%s: create a cuBLASLt handle", device_name));
   if (!status.ok()) return status;
-  return std::unique_ptr<GemmEngine>(new GemmEngine(handle));
+  return std::unique_ptr<GemmEngine>(new GemmEngine(handle, multiprocessors));
 }
 
 GemmEngine::~GemmEngine() { cublasLtDestroy(handle_); }
@@ -169,7 +170,8 @@ void GemmEngine::Run(const TensorView& a, const CudaPackedMatrix& w, const float
   if (HasScales(w.format())) return MultiplyScaled(a, w, bias, accumulate, out, stream);
   if (a.rows <= kSkinnyRows && SkinnyReads(a)) {
     const SkinnyArgs args{w.data(), nullptr, a.data, nullptr, a.stride, a.cols, bias, accumulate, out};
-    stream.Launch("launch SkinnyGemm", LaunchSkinnyGemm, args, w.format(), stream.dependent_launch());
+    stream.Launch("launch SkinnyGemm", LaunchSkinnyGemm, args, w.format(),
+                  SkinnyBlocks(a.rows, multiprocessors_), stream.dependent_launch());
     return;
   }
   Multiply(a, w.data(), bias, accumulate, out, stream);
@@ -200,7 +202,8 @@ void GemmEngine::MultiplyScaled(const TensorView& a, const CudaPackedMatrix& w, 
   ALUDEL_CHECK(groups * kSkinnyRows * sizeof(float) + a.rows * padded <= CudaStream::kWorkspaceBytes);
   stream.Launch("launch QuantizeRows", LaunchQuantizeRows, a, values, scales);
   const SkinnyArgs args{w.data(), w.scales(0), values, scales, padded, a.cols, bias, accumulate, out};
-  stream.Launch("launch SkinnyGemm", LaunchSkinnyGemm, args, w.format(), stream.dependent_launch());
+  stream.Launch("launch SkinnyGemm", LaunchSkinnyGemm, args, w.format(),
+                SkinnyBlocks(a.rows, multiprocessors_), stream.dependent_launch());
 }
 
 // Sums in f32, as many rows of them as fit, which a second pass adds the bias to and rounds. A bias added to

@@ -65,7 +65,8 @@ class CudaPackedMatrix final : public PackedMatrix {
 // numbers for it, a piece of the matrix at a time. Thread-safe; the workspace is the stream's.
 class GemmEngine {
  public:
-  static absl::StatusOr<std::unique_ptr<GemmEngine>> Create(const std::string& device_name);
+  static absl::StatusOr<std::unique_ptr<GemmEngine>> Create(const std::string& device_name,
+                                                            int multiprocessors);
   ~GemmEngine();
   GemmEngine(const GemmEngine&) = delete;
   GemmEngine& operator=(const GemmEngine&) = delete;
@@ -89,7 +90,8 @@ class GemmEngine {
   // Shapes come from step sizes, which the transformer rounds.
   static constexpr size_t kMaxPlans = 1024;
 
-  explicit GemmEngine(cublasLtHandle_t handle) : handle_(handle) {}
+  GemmEngine(cublasLtHandle_t handle, int multiprocessors)
+      : handle_(handle), multiprocessors_(multiprocessors) {}
 
   // W [out.cols, a.cols] row-major, in a's type.
   void Multiply(const TensorView& a, const void* w, const float* bias, bool accumulate, const TensorView& out,
@@ -108,6 +110,7 @@ class GemmEngine {
   std::optional<Plan> MakePlan(const Key& key, const float* bias) const;
 
   cublasLtHandle_t handle_;
+  const int multiprocessors_;
   std::mutex mutex_;
   std::map<Key, std::optional<Plan>> plans_;  // guarded by mutex_
   std::set<Key> reported_;                    // slow shapes, guarded by mutex_

@@ -1,5 +1,7 @@
 #include "kernels/cuda/gemm/skinny_gemm.cuh"
 
+#include <algorithm>
+
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launch_behind.cuh"
 
@@ -7,14 +9,15 @@ namespace aludel::cuda {
 namespace {
 
 template <int kRowTiles>
-__global__ void __launch_bounds__(kSkinnyThreads) Bf16Product(const __grid_constant__ SkinnyArgs args) {
+__global__ void __launch_bounds__(kSkinnyThreads, kRowTiles == 1 ? kSkinnyBlocksPerSm : 1)
+    Bf16Product(const __grid_constant__ SkinnyArgs args) {
   __shared__ float shared[kSkinnySharedBytes / sizeof(float)];
   SkinnyBf16<kRowTiles>(args, shared);
 }
 
 template <WeightFormat kFormat, int kRowTiles>
 __global__ void __launch_bounds__(kSkinnyThreads) ScaledProduct(const __grid_constant__ SkinnyArgs args) {
-  __shared__ float shared[kSkinnySharedBytes / sizeof(float)];
+  __shared__ float shared[kSkinnySums];
   SkinnyScaled<kFormat, kRowTiles>(args, shared);
 }
 
@@ -31,10 +34,11 @@ __global__ void Dequantize(const void* w, const Bf16* scales, int64_t in, Weight
 
 }  // namespace
 
-cudaError_t LaunchSkinnyGemm(const SkinnyArgs& args, WeightFormat format, bool early,
+cudaError_t LaunchSkinnyGemm(const SkinnyArgs& args, WeightFormat format, int blocks, bool early,
                              cudaStream_t stream) {
   if (args.out.rows == 0 || args.out.cols == 0) return cudaSuccess;
-  const auto grid = static_cast<unsigned>((args.out.cols + kSkinnyOuts - 1) / kSkinnyOuts);
+  const int tiles = SkinnyTiles(args.out.cols);
+  const auto grid = static_cast<unsigned>(format == WeightFormat::kBf16 ? std::min(tiles, blocks) : tiles);
   const bool few = args.out.rows <= 8;
   const auto kernel =
       format == WeightFormat::kInt8

@@ -3,11 +3,12 @@
 #include "kernels/cuda/gemm/skinny_index.h"
 #include "kernels/cuda/warp.cuh"
 
-// Products with few rows of `a`, as decode steps make them: bound by reading W once. A block computes 16
+// Products with few rows of `a`, as decode steps make them: bound by reading W once. A block computes tiles of 16
 // outputs for all rows, its warps taking runs of inputs in turn; sums meet in shared memory. W is the left
 // factor of mma, straight from memory into registers: a sum over inputs may run in any order, so a lane takes
 // inputs that lie side by side, 16 bytes at once, for the places that the instruction gives it, and the same
-// ones of `a`.
+// ones of `a`. Of bf16, as many blocks as run at once share all tiles, so that what comes before the first is done once
+// for each, and a tile's first weights are on their way while the one in front of it is finished.
 //
 // Bodies only, see mma_attention.cuh.
 namespace aludel::cuda {
@@ -15,7 +16,10 @@ namespace aludel::cuda {
 constexpr int kSkinnyWarps = 8;
 constexpr int kSkinnyThreads = kSkinnyWarps * 32;
 constexpr int kSkinnySumStride = kSkinnyOuts + 1;
-constexpr int kSkinnySharedBytes = kSkinnyWarps * kSkinnyRows * kSkinnySumStride * 4;
+constexpr int kSkinnySums = kSkinnyWarps * kSkinnyRows * kSkinnySumStride;  // floats
+constexpr int kSkinnySumBytes = kSkinnySums * 4;
+// Of one tile's sums, and the next one's.
+constexpr int kSkinnySharedBytes = 2 * kSkinnySumBytes;
 
 // d[n][i] of lane: output SkinnyOut(lane, i) of the block, row SkinnyRow(lane, n, i).
 ALUDEL_HOST_DEVICE constexpr int SkinnyOut(int lane, int i) { return lane / 4 + i / 2 * 8; }
@@ -43,12 +47,9 @@ __device__ inline float SkinnyTotal(const float* shared, int row, int out, float
   return sum;
 }
 
-// Adds the warps' sums up and writes the block's outputs.
-template <int kRowTiles>
-__device__ void StoreSkinny(const SkinnyArgs& args, const float (&sums)[kRowTiles][4], float* shared) {
-  KeepSkinny<kRowTiles>(sums, shared);
-  __syncthreads();
-  const int64_t first_out = int64_t{blockIdx.x} * kSkinnyOuts;
+// Adds the warps' sums of a tile up and writes its outputs.
+__device__ inline void StoreSkinny(const SkinnyArgs& args, int64_t tile, const float* shared) {
+  const int64_t first_out = tile * kSkinnyOuts;
   for (int c = threadIdx.x; c < args.out.rows * kSkinnyOuts; c += kSkinnyThreads) {
     const int row = c / kSkinnyOuts;
     const int64_t out = first_out + c % kSkinnyOuts;
@@ -65,9 +66,9 @@ __device__ void StoreSkinny(const SkinnyArgs& args, const float (&sums)[kRowTile
   }
 }
 
-// The lane's row of W, `half` * 8 further down: outputs beyond the last read that one and are not stored.
-__device__ inline int64_t SkinnyWeightRow(const SkinnyArgs& args, int half) {
-  const int64_t row = int64_t{blockIdx.x} * kSkinnyOuts + threadIdx.x % 32 / 4 + half * 8;
+// The lane's row of W in a tile, `half` * 8 further down: outputs beyond the last read that one and are not stored.
+__device__ inline int64_t SkinnyWeightRow(const SkinnyArgs& args, int64_t tile, int half) {
+  const int64_t row = tile * kSkinnyOuts + threadIdx.x % 32 / 4 + half * 8;
   return row < args.out.cols ? row : args.out.cols - 1;
 }
 
@@ -79,20 +80,31 @@ struct SkinnyRows {
   int64_t in;
 };
 
-// sums += the lane's share of the products of the block's 16 rows of W and of `a`; w are the lane's two. `meanwhile` runs when
-// the first weights have been asked for and before `a` is read.
-template <int kRowTiles, typename F>
-__device__ void SkinnySums(const Bf16* const (&w)[2], const SkinnyRows& a, float (&sums)[kRowTiles][4],
-                           const F& meanwhile) {
+// The block's tiles of 16 outputs: blockIdx.x, and every gridDim.x-th behind it, of `tiles`. weights(tile, w) finds the lane's
+// two rows of W. `meanwhile` runs when the first weights have been asked for and before `a` is read, which is loaded a run
+// ahead where it is `far`, in device memory. finish(tile, sums) is called by all threads when the warps' sums are at `sums`.
+// kSkinnySharedBytes at `shared`.
+template <int kRowTiles, bool far, typename Weights, typename Meanwhile, typename Finish>
+__device__ void MultiplyTiles(int tiles, const SkinnyRows& a, float* shared, const Weights& weights,
+                              const Meanwhile& meanwhile, const Finish& finish) {
   constexpr int kSteps = 4;  // of 32 inputs, which a run of a warp has
   constexpr int kRun = kSteps * 4 * kLaneInputs;
   const int lane = threadIdx.x % 32;
   const int first = lane % 4 * kLaneInputs;
   struct Run {
     uint4 w[kSteps][2];
-    uint4 a[kSteps][kRowTiles];
+    uint4 a[far ? kSteps : 1][kRowTiles];
   };
-  const auto load_w = [&](int64_t begin, Run& run) {
+  const auto rows_at = [&](int64_t begin, int s, uint4(&rows)[kRowTiles]) {
+    const int64_t k = begin + s * 4 * kLaneInputs + first;
+#pragma unroll
+    for (int n = 0; n < kRowTiles; ++n) {
+      const int row = n * 8 + lane / 4;
+      rows[n] = k < a.in && row < a.rows ? *reinterpret_cast<const uint4*>(a.data + row * a.stride + k)
+                                         : uint4{0, 0, 0, 0};
+    }
+  };
+  const auto load_w = [&](const Bf16* const(&w)[2], int64_t begin, Run& run) {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const int64_t k = begin + s * 4 * kLaneInputs + first;
@@ -103,60 +115,76 @@ __device__ void SkinnySums(const Bf16* const (&w)[2], const SkinnyRows& a, float
     }
   };
   const auto load_a = [&](int64_t begin, Run& run) {
+    if constexpr (far) {
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const int64_t k = begin + s * 4 * kLaneInputs + first;
-#pragma unroll
-      for (int n = 0; n < kRowTiles; ++n) {
-        const int row = n * 8 + lane / 4;
-        run.a[s][n] = k < a.in && row < a.rows ? *reinterpret_cast<const uint4*>(a.data + row * a.stride + k)
-                                               : uint4{0, 0, 0, 0};
-      }
+      for (int s = 0; s < kSteps; ++s) rows_at(begin, s, run.a[s]);
     }
   };
   Run next;
   const int64_t step = int64_t{kSkinnyWarps} * kRun;
-  int64_t begin = threadIdx.x / 32 * kRun;
-  if (begin < a.in) load_w(begin, next);
+  const int64_t first_run = threadIdx.x / 32 * kRun;
+  const bool works = first_run < a.in;
+  const Bf16* w[2] = {};
+  int tile = blockIdx.x;
+  if (works && tile < tiles) {
+    weights(tile, w);
+    load_w(w, first_run, next);
+  }
   meanwhile();
-  if (begin < a.in) load_a(begin, next);
-  for (; begin < a.in; begin += step) {
-    const Run run = next;
-    if (begin + step < a.in) {
-      load_w(begin + step, next);
-      load_a(begin + step, next);
-    }
+  if (works && tile < tiles) load_a(first_run, next);
+  float* sums_at = shared;
+  for (; tile < tiles; tile += gridDim.x) {
+    float sums[kRowTiles][4] = {};
+    for (int64_t begin = first_run; begin < a.in; begin += step) {
+      const Run run = next;
+      if (begin + step < a.in) {
+        load_w(w, begin + step, next);
+        load_a(begin + step, next);
+      } else if (tile + gridDim.x < tiles) {
+        weights(tile + gridDim.x, w);
+        load_w(w, first_run, next);
+        load_a(first_run, next);
+      }
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const uint4 low = run.w[s][0], high = run.w[s][1];
-      const uint32_t first_half[4] = {low.x, high.x, low.y, high.y};
-      const uint32_t second_half[4] = {low.z, high.z, low.w, high.w};
+      for (int s = 0; s < kSteps; ++s) {
+        const uint4 low = run.w[s][0], high = run.w[s][1];
+        const uint32_t first_half[4] = {low.x, high.x, low.y, high.y};
+        const uint32_t second_half[4] = {low.z, high.z, low.w, high.w};
+        uint4 near[kRowTiles];
+        if constexpr (!far) rows_at(begin, s, near);
 #pragma unroll
-      for (int n = 0; n < kRowTiles; ++n) {
-        Mma(sums[n], first_half, run.a[s][n].x, run.a[s][n].y);
-        Mma(sums[n], second_half, run.a[s][n].z, run.a[s][n].w);
+        for (int n = 0; n < kRowTiles; ++n) {
+          const uint4 rows = far ? run.a[far ? s : 0][n] : near[n];
+          Mma(sums[n], first_half, rows.x, rows.y);
+          Mma(sums[n], second_half, rows.z, rows.w);
+        }
       }
     }
+    KeepSkinny<kRowTiles>(sums, sums_at);
+    __syncthreads();  // and all have finished the tile before this one, whose sums the next will overwrite
+    finish(tile, sums_at);
+    sums_at = shared + (kSkinnySums - (sums_at - shared));
   }
 }
 
-// W and a of bf16; in % 8 == 0, rows of both 16-byte aligned, at most 8 * kRowTiles rows. grid
-// (ceil(out / kSkinnyOuts)), kSkinnyThreads threads, kSkinnySharedBytes at `shared`.
+// W and a of bf16; in % 8 == 0, rows of both 16-byte aligned, at most 8 * kRowTiles rows. A grid of any size, kSkinnyThreads
+// threads, kSkinnySharedBytes at `shared`.
 template <int kRowTiles>
 __device__ void SkinnyBf16(const SkinnyArgs& args, float* shared) {
   AllowNext();
-  const Bf16* w[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    w[half] = static_cast<const Bf16*>(args.w) + SkinnyWeightRow(args, half) * args.in;
-  }
   const SkinnyRows a{static_cast<const Bf16*>(args.a), args.a_stride, args.out.rows, args.in};
-  float sums[kRowTiles][4] = {};
-  SkinnySums<kRowTiles>(w, a, sums, [] { AwaitEarlier(); });
-  StoreSkinny<kRowTiles>(args, sums, shared);
+  MultiplyTiles<kRowTiles, true>(
+      SkinnyTiles(args.out.cols), a, shared,
+      [&](int tile, const Bf16*(&w)[2]) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          w[half] = static_cast<const Bf16*>(args.w) + SkinnyWeightRow(args, tile, half) * args.in;
+        }
+      },
+      [] { AwaitEarlier(); }, [&](int tile, const float* sums) { StoreSkinny(args, tile, sums); });
 }
 
-// W with scales, `a` as QuantizeRow leaves it. Products within a group are exact integers; int4 stands in the
+// W with scales, `a` as QuantizeRow leaves it; a block for each tile, kSkinnySumBytes at `shared`. Products within a group are exact integers; int4 stands in the
 // high halves of bytes, 16 times too large, which its scale takes back.
 template <WeightFormat kFormat, int kRowTiles>
 __device__ void SkinnyScaled(const SkinnyArgs& args, float* shared) {
@@ -169,7 +197,7 @@ __device__ void SkinnyScaled(const SkinnyArgs& args, float* shared) {
   const Bf16* scales[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int64_t row = SkinnyWeightRow(args, half);
+    const int64_t row = SkinnyWeightRow(args, blockIdx.x, half);
     w[half] = static_cast<const char*>(args.w) + row * ScaledRowBytes(args.in, kFormat) + lane % 4 * 16;
     scales[half] = args.w_scales + row * runs * kRunGroups;
   }
@@ -241,7 +269,9 @@ __device__ void SkinnyScaled(const SkinnyArgs& args, float* shared) {
       }
     }
   }
-  StoreSkinny<kRowTiles>(args, sums, shared);
+  KeepSkinny<kRowTiles>(sums, shared);
+  __syncthreads();
+  StoreSkinny(args, blockIdx.x, shared);
 }
 
 // Rows of `a` to int8 with a scale per group, the largest at 127, as the CPU rounds them; a group with NaN or

@@ -36,7 +36,16 @@ ALUDEL_HOST_DEVICE constexpr int64_t Int4Byte(int64_t k) {
 ALUDEL_HOST_DEVICE constexpr bool Int4IsHigh(int64_t k) { return k % 8 >= 4; }
 
 constexpr int kSkinnyRows = 16;  // of `a`, at most
-constexpr int kSkinnyOuts = 16;  // of a block
+constexpr int kSkinnyOuts = 16;  // of a tile
+ALUDEL_HOST_DEVICE constexpr int SkinnyTiles(int64_t out) {
+  return static_cast<int>((out + kSkinnyOuts - 1) / kSkinnyOuts);
+}
+
+// Blocks of bf16 that run at once: as many on an SM with at most eight rows, with more one.
+constexpr int kSkinnyBlocksPerSm = 2;
+constexpr int SkinnyBlocks(int64_t rows, int multiprocessors) {
+  return multiprocessors * (rows <= 8 ? kSkinnyBlocksPerSm : 1);
+}
 
 struct SkinnyArgs {
   const void* w;          // bf16: [out, in]; else rows in runs, as above

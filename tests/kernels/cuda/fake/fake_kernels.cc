@@ -174,7 +174,7 @@ void AddProducts(Kernels& to) {
         Bind<SkinnyArgs>([](char* shared, const SkinnyArgs& args) {
           SkinnyScaled<kFormat, kTiles>(args, reinterpret_cast<float*>(shared));
         }),
-        kSkinnySharedBytes, kSkinnyThreads};
+        kSkinnySumBytes, kSkinnyThreads};
   };
   const auto both = [&](auto tiles) {
     bf16(tiles);

@@ -17,6 +17,7 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kEps = 0.25f;
+constexpr int kEach = std::numeric_limits<int>::max();
 
 // The kernels' own source, run on the host by simt.h and held against loops in double.
 class FusedGemmTest : public ::testing::Test {
@@ -70,13 +71,14 @@ class FusedGemmTest : public ::testing::Test {
   }
 
   template <typename Page>
-  void CheckQkv(int rows, int in, int heads, int kv_heads, int head_dim, bool with_bias);
-  void CheckGateUp(int rows, int in, int cols, bool with_bias);
+  void CheckQkv(int rows, int in, int heads, int kv_heads, int head_dim, bool with_bias, int blocks = kEach);
+  void CheckGateUp(int rows, int in, int cols, bool with_bias, int blocks = kEach);
 
+  // A block for each of the tiles, or `blocks` where they are fewer.
   template <typename Run>
-  void Launch(unsigned grid, int rows, int in, const Run& run) {
-    simt::Launch({grid}, {kSkinnyThreads}, kSkinnySharedBytes + FusedSharedBytes(rows, in), random_(),
-                 [&](char* shared) {
+  void Launch(int tiles, int blocks, int rows, int in, const Run& run) {
+    simt::Launch({static_cast<unsigned>(std::min(tiles, blocks))}, {kSkinnyThreads},
+                 kSkinnySharedBytes + FusedSharedBytes(rows, in), random_(), [&](char* shared) {
                    run(reinterpret_cast<Bf16*>(shared + kSkinnySharedBytes),
                        reinterpret_cast<float*>(shared));
                  });
@@ -86,7 +88,8 @@ class FusedGemmTest : public ::testing::Test {
 };
 
 template <typename Page>
-void FusedGemmTest::CheckQkv(int rows, int in, int heads, int kv_heads, int head_dim, bool with_bias) {
+void FusedGemmTest::CheckQkv(int rows, int in, int heads, int kv_heads, int head_dim, bool with_bias,
+                             int blocks_at_once) {
   SCOPED_TRACE(testing::Message() << rows << " rows of " << in << ", " << heads << "/" << kv_heads
                                   << " heads of " << head_dim);
   constexpr int kBlockTokens = 4;
@@ -121,7 +124,7 @@ void FusedGemmTest::CheckQkv(int rows, int in, int heads, int kv_heads, int head
                      heads,
                      table,
                      {k.data(), v.data(), DType::kBf16, kBlockTokens, kv_heads, head_dim}};
-  Launch((heads + 2 * kv_heads) * head_dim / kSkinnyOuts, rows, in,
+  Launch(QkvTiles(args), blocks_at_once, rows, in,
          [&](Bf16* a, float* sums) { QkvBlock<Page>(args, a, sums); });
 
   const std::vector<double> a = Normed(x.data(), stride, rows, in, weight.data());
@@ -176,7 +179,7 @@ void FusedGemmTest::CheckQkv(int rows, int in, int heads, int kv_heads, int head
   EXPECT_EQ(written, int64_t{2} * rows * kv_dim);
 }
 
-void FusedGemmTest::CheckGateUp(int rows, int in, int cols, bool with_bias) {
+void FusedGemmTest::CheckGateUp(int rows, int in, int cols, bool with_bias, int blocks) {
   SCOPED_TRACE(testing::Message() << rows << " rows, " << in << " to " << cols);
   const int64_t stride = in + 8, out_stride = cols + 5;
   const AlignedCopy<float> x(Random(rows * stride)), weight(Random(in)), bias(Random(2 * cols));
@@ -188,7 +191,7 @@ void FusedGemmTest::CheckGateUp(int rows, int in, int cols, bool with_bias) {
                       out.data(),
                       out_stride,
                       cols};
-  Launch(cols / kFusedPairs, rows, in, [&](Bf16* a, float* sums) { GateUpBlock(args, a, sums); });
+  Launch(GateTiles(args), blocks, rows, in, [&](Bf16* a, float* sums) { GateUpBlock(args, a, sums); });
   const std::vector<double> a = Normed(x.data(), stride, rows, in, weight.data());
   for (int r = 0; r < rows; ++r) {
     for (int c = 0; c < cols; ++c) {
@@ -211,6 +214,7 @@ TEST_F(FusedGemmTest, QkvIsNormedRotatedAndInItsPages) {
   CheckQkv<Bf16>(3, 72, 2, 1, 128, true);
   CheckQkv<float>(8, 64, 3, 1, 16, true);
   CheckQkv<Bf16>(4, 1100 / 8 * 8, 1, 1, 64, false);
+  for (const int blocks : {1, 3}) CheckQkv<Bf16>(2, 264, 3, 2, 64, true, blocks);
 }
 
 TEST_F(FusedGemmTest, GateAndUpMeetInOneBlock) {
@@ -218,6 +222,7 @@ TEST_F(FusedGemmTest, GateAndUpMeetInOneBlock) {
   CheckGateUp(5, 72, 8, true);
   CheckGateUp(8, 64, 16, true);
   CheckGateUp(2, 2056, 16, false);
+  for (const int blocks : {1, 2}) CheckGateUp(3, 136, 40, true, blocks);
 }
 
 TEST_F(FusedGemmTest, AnglesAreThoseOfEachPosition) {

@@ -21,6 +21,8 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
+constexpr int kEach = std::numeric_limits<int>::max();  // a block for each tile
+
 struct Case {
   int rows, in, out;
   bool accumulate = false;
@@ -45,9 +47,10 @@ class SkinnyGemmTest : public ::testing::Test {
 
   // Runs `kernel` on what `args` has of w and a, and compares with a [rows, in] W^T from numbers; within
   // `bound` of the sum of the products' sizes.
+  // By `blocks` blocks, or one for each tile where that is less.
   template <typename Kernel>
-  void Check(const Case& c, SkinnyArgs args, const std::vector<float>& w, const std::vector<float>& a,
-             double bound, const Kernel& kernel) {
+  void Check(const Case& c, int blocks, SkinnyArgs args, const std::vector<float>& w,
+             const std::vector<float>& a, double bound, const Kernel& kernel) {
     const int64_t stride = c.out + 3;  // with canaries beyond the columns
     const std::vector<float> bias = Random(c.out);
     std::vector<float> start(c.rows * stride, kNan);
@@ -64,7 +67,7 @@ class SkinnyGemmTest : public ::testing::Test {
     args.accumulate = c.accumulate;
     args.out = {c.bf16_out ? static_cast<void*>(narrow.data()) : out.data(),
                 c.bf16_out ? DType::kBf16 : DType::kF32, c.rows, c.out, stride};
-    simt::Launch({static_cast<unsigned>((c.out + kSkinnyOuts - 1) / kSkinnyOuts)}, {kSkinnyThreads},
+    simt::Launch({static_cast<unsigned>(std::min(blocks, SkinnyTiles(c.out)))}, {kSkinnyThreads},
                  kSkinnySharedBytes, random_(),
                  [&](char* shared) { kernel(args, reinterpret_cast<float*>(shared)); });
     if (c.bf16_out) std::transform(narrow.begin(), narrow.end(), out.begin(), ToFloat);
@@ -108,7 +111,9 @@ void SkinnyGemmTest::CheckBf16(const Case& c) {
   args.w = w_there.data();
   args.a = a_there.data();
   args.a_stride = a_stride;
-  Check(c, args, w, a, 1e-6, c.rows <= 8 ? SkinnyBf16<1> : SkinnyBf16<2>);
+  for (const int blocks : {1, 2, kEach}) {
+    Check(c, blocks, args, w, a, 1e-6, c.rows <= 8 ? SkinnyBf16<1> : SkinnyBf16<2>);
+  }
 }
 
 void SkinnyGemmTest::CheckScaled(const Case& c, WeightFormat format) {
@@ -158,7 +163,7 @@ void SkinnyGemmTest::CheckScaled(const Case& c, WeightFormat format) {
   args.a = values.data();
   args.a_scales = a_scales.data();
   const bool few = c.rows <= 8;
-  Check(c, args, w, rounded, 1e-6,
+  Check(c, kEach, args, w, rounded, 1e-6,
         format == WeightFormat::kInt8
             ? (few ? SkinnyScaled<WeightFormat::kInt8, 1> : SkinnyScaled<WeightFormat::kInt8, 2>)
             : (few ? SkinnyScaled<WeightFormat::kInt4, 1> : SkinnyScaled<WeightFormat::kInt4, 2>));
@@ -172,6 +177,7 @@ const Case kCases[] = {
     {8, 136, 17, false, false, true},
     {9, 520, 31, false, true, true},
     {16, 1000, 48, true, true, true},
+    {4, 640, 115},
 };
 
 TEST_F(SkinnyGemmTest, OfBf16IsTheProduct) {
