@@ -88,7 +88,9 @@ class ScoresTest : public EngineTest {
       }
       for (int k = 2; k <= top; ++k) EXPECT_GE(score.logprobs[k - 1].logprob, score.logprobs[k].logprob);
       // Of near ties either may be the first.
-      if (top > 0) EXPECT_EQ(given.ranks(score.logprobs[1].id, 2 * tolerance).first, 1) << "token " << i;
+      if (top > 0) {
+        EXPECT_EQ(given.ranks(score.logprobs[1].id, 2 * tolerance).first, 1) << "token " << i;
+      }
       const auto [best, worst] = given.ranks(prompt[i], 2 * tolerance);
       EXPECT_GE(score.rank, best) << "token " << i;
       EXPECT_LE(score.rank, worst) << "token " << i;
