@@ -145,7 +145,7 @@ void PrefixFeed::Announce() {
   }
   if (remote != nullptr) {
     absl::MutexLock lock(&mutex_);
-    if (remote->frames == nullptr) return;
+    if (!remote->begun && remote->frames == nullptr) return;
   }
   announced_ = true;
   prompt_.on_found(Found{found_, in_memory, flight_});
@@ -244,7 +244,18 @@ void PrefixFeed::ReadAhead() {
       }
       self->Resume();
     };
-    context_.store->Load(item->chunk, prompt_.tokens, on_read, [wanted] { return !wanted.expired(); });
+    const auto on_begun = [weak = weak_from_this(), wanted] {
+      const auto self = weak.lock();
+      const auto item = wanted.lock();
+      if (self == nullptr || item == nullptr) return;
+      {
+        absl::MutexLock lock(&self->mutex_);
+        item->begun = true;
+      }
+      self->Resume();
+    };
+    context_.store->Load(
+        item->chunk, prompt_.tokens, on_read, [wanted] { return !wanted.expired(); }, on_begun);
   }
 }
 

@@ -55,7 +55,7 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
     // What is left to compute will be stored. False: no other run waits for it, nor it for others.
     bool stores = true;
     // Called once, before `done` and by the same thread, where something of the prompt is not found. What is at the remote
-    // counts once its first chunk was read: one that hangs has nobody compute what is to be computed otherwise.
+    // counts once the first chunk begins to come: one that hangs has nobody compute what is to be computed otherwise.
     std::function<void(Found)> on_found = [](const Found&) {};
   };
   struct Sent {
@@ -83,6 +83,7 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
     StoredChunk chunk;
     bool from_memory() const { return chunk.frames != nullptr; }
     bool asked = false;   // to be read
+    bool begun = false;   // the remote sends it; with mutex_
     bool read = false;    // with mutex_
     StoredFrames frames;  // null: not read, or it could not be; with mutex_
   };
