@@ -11,6 +11,7 @@
 #include "runtime/tool/flag_set.h"
 #include "server/bench/commands.h"
 #include "server/bench/request_trace.h"
+#include "server/bench/store/store_bound.h"
 #include "server/bench/store/store_simulation.h"
 
 namespace aludel {
@@ -20,8 +21,8 @@ constexpr char kUsage[] =
     R"(aludel-bench store-sim plays a trace to a simulated prefix store with several devices and formats: what a prompt waits for
 its cache, what the formats lose, and how much of the prompts each device had. Each format alone under LRU, under a decayed
 count of uses ("score") and under Belady's rule (which knows the future, and is no bound where there are several
-devices), and all of them placed by utility, for each worth of quality: all at once ("utility"), and as a server does,
-move by move ("greedy").
+devices), beside what no store of this format can do better ("bound", see store_bound.h), and all of them placed by
+utility, for each worth of quality: all at once ("utility"), and as a server does, move by move ("greedy").
 
   aludel-bench store-sim trace.jsonl --format raw:114688:0:0 --format scd:7168:0.01:2e-6 --device memory:8e9:2e10
       --device disk:64e9:2e9 --kl-seconds 0 --kl-seconds 0.001
@@ -110,12 +111,16 @@ absl::Status Run(const Flags& flags) {
   const auto is_asked_for = [&](const char* policy) {
     return flags.policies.empty() || absl::c_linear_search(flags.policies, policy);
   };
-  for (const char* policy : {"lru", "score", "belady"}) {
+  for (const char* policy : {"lru", "score", "belady", "bound"}) {
     if (!is_asked_for(policy)) continue;
     options.policy = policy;
     for (const StoreSimFormat& format : formats) {
       options.formats = {format};
-      Print(absl::StrCat(policy, " ", format.name), SimulateStore(trace, options));
+      const bool bound = options.policy == "bound";
+      StoreSimResult result = bound ? BoundStore(trace, options) : SimulateStore(trace, options);
+      // For Print: every use that the choice has is of the one format.
+      if (bound) result.mean_kl = format.kl * absl::c_accumulate(result.hit_shares, 0.0);
+      Print(absl::StrCat(policy, " ", format.name), result);
     }
   }
   options.formats = formats;
@@ -142,7 +147,7 @@ absl::Status StoreSimCommand(int argc, char** argv) {
   flags.AddList("device", "TEXT", &values.devices, "where entries may be");
   flags.AddList("kl-seconds", "N", &values.kl_seconds, "what a nat of loss on one token is worth");
   flags.AddList("policy", "NAME", &values.policies,
-                "lru, score, belady, utility or greedy; none: all of them");
+                "lru, score, belady, bound, utility or greedy; none: all of them");
   flags.Add("prefill-tokens", "N", &values.prefill_tokens, "computed in a second");
   flags.Add("half-life", "N", &values.half_life, "seconds, of the count of an entry's uses");
   flags.Add("requests", "N", &values.requests, "of the trace, from its start; 0: all");

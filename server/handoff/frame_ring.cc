@@ -23,8 +23,9 @@ std::optional<absl::Span<uint8_t>> FrameRing::Take(size_t bytes) {
   return extent_.bytes().subspan(offset, bytes);
 }
 
-void FrameRing::Shrink(size_t bytes) {
+void FrameRing::Shrink(const uint8_t* place, size_t bytes) {
   Place& last = places_.back();
+  if (last.offset != static_cast<size_t>(place - extent_.bytes().data())) return;
   const size_t weight = std::max(Weight(bytes), kLine);
   ALUDEL_CHECK(weight <= last.weight);
   held_ -= last.weight - weight;

@@ -26,8 +26,8 @@ class FrameRing {
   size_t size() const { return extent_.bytes().size(); }
   // The next place; nothing where it does not fit.
   std::optional<absl::Span<uint8_t>> Take(size_t bytes);
-  // Shrinks the last place taken to this size.
-  void Shrink(size_t bytes);
+  // A place needs no more than this. The rest comes back at once where no place was taken since, else with the place.
+  void Shrink(const uint8_t* place, size_t bytes);
   // What Take gave is no longer used. Its room comes back with that of all before it.
   void Return(const uint8_t* place);
 

@@ -5,6 +5,9 @@
 #include <memory>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "runtime/codec/codec.h"
 #include "server/store/feed/chunk_keeper.h"
@@ -12,7 +15,7 @@
 namespace aludel {
 
 // Passes an encoder's frames on to another sink, and stores each chunk as soon as its last frame is there (ChunkKeeper).
-// Used from one thread at a time, as every sink.
+// As a sink used from one thread at a time; the other calls may come from any.
 class ChunkRecorder : public FrameSink {
  public:
   using Spec = ChunkKeeper::Spec;
@@ -24,15 +27,23 @@ class ChunkRecorder : public FrameSink {
   absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override;
   absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override;
 
+  // Unless a frame was begun: from now on none is taken, and Reserve fails with Withdrawn. False: frames have left.
+  bool Withdraw();
+  static absl::Status Withdrawn() { return absl::CancelledError("another part takes the place of this one"); }
+  // As ChunkKeeper's.
+  void SetFront(const StorePosition& front);
   // Nothing more is encoded: those who wait for it need not any longer.
-  void End() { keeper_.End(); }
+  void End();
   // Of what is stored, as far as this knows; once nothing more is encoded.
-  const StorePosition& end() const { return keeper_.end(); }
+  StorePosition end();
 
  private:
   const std::shared_ptr<FrameSink> sink_;
-  ChunkKeeper keeper_;
-  absl::Span<const uint8_t> reserved_;
+  absl::Span<const uint8_t> reserved_;  // the sink's
+  absl::Mutex mutex_;
+  ChunkKeeper keeper_ ABSL_GUARDED_BY(mutex_);
+  bool begun_ ABSL_GUARDED_BY(mutex_) = false;
+  bool withdrawn_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace aludel

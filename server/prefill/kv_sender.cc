@@ -29,27 +29,85 @@ KvSender::KvSender(Spec spec, const PrefillMetrics* metrics)
   header_.artifact = ArtifactPrefix(spec.codec->artifact_hash);
 }
 
-bool KvSender::Fits(size_t weight, size_t frame) const {
-  if (!outcome_.status.ok()) return true;
-  // The end of the ring may stay empty for a turn.
-  if (ring_.held() > 0 && ring_.held() + weight + frame > ring_.size()) return false;
-  return !credit_ || weight_ + weight <= *credit_;
+KvSender::Lane::Lane(std::shared_ptr<KvSender> sender) : sender_(std::move(sender)) {
+  absl::MutexLock lock(&sender_->mutex_);
+  sender_->lanes_.push_back(this);
 }
 
-bool KvSender::HasRoom(size_t weight, size_t frame) {
-  absl::MutexLock lock(&mutex_);
-  if (Fits(weight, frame)) return true;
-  if (wanted_weight_ == 0) {
-    metrics_->CountStall(credit_ && weight_ + weight > *credit_ ? Stall::kReceiver : Stall::kLink);
+KvSender::Lane::~Lane() {
+  GiveBack();
+  absl::MutexLock lock(&sender_->mutex_);
+  sender_->lanes_.erase(std::find(sender_->lanes_.begin(), sender_->lanes_.end(), this));
+}
+
+bool KvSender::Lane::HasRoom(size_t weight, size_t frame) { return sender_->HasRoom(*this, weight, frame); }
+
+void KvSender::Lane::GiveBack() {
+  std::function<void()> on_room;
+  {
+    absl::MutexLock lock(&sender_->mutex_);
+    kept_ = 0;
+    wanted_weight_ = 0;
+    on_room = sender_->TakeRoomCall();
   }
-  wanted_weight_ = weight;
-  wanted_frame_ = frame;
-  return false;
+  if (on_room) on_room();
+}
+
+absl::StatusOr<absl::Span<uint8_t>> KvSender::Lane::Reserve(size_t max_bytes) {
+  return sender_->Reserve(*this, max_bytes);
+}
+
+absl::Status KvSender::Lane::Commit(const FrameCoverage& coverage, size_t bytes) {
+  sender_->Commit(*this, coverage, bytes);
+  return absl::OkStatus();
+}
+
+size_t KvSender::KeptByOthers(const Lane& lane) const {
+  size_t kept = 0;
+  for (const Lane* other : lanes_) kept += other == &lane ? 0 : other->kept_;
+  return kept;
+}
+
+bool KvSender::Fits(const Lane& lane, size_t weight, size_t frame) const {
+  if (!outcome_.status.ok()) return true;
+  const size_t kept = KeptByOthers(lane);
+  const size_t used = ring_.held() + kept;
+  // The end of the ring may stay empty for a turn, as much of it as any frame so far may not have fitted into.
+  if (used > 0 && used + weight + std::max(frame, largest_) > ring_.size()) return false;
+  return !credit_ || weight_ + open_ + kept + weight <= *credit_;
+}
+
+bool KvSender::HasRoom(Lane& lane, size_t weight, size_t frame) {
+  std::function<void()> on_room;  // what the lane kept may have been what another waits for
+  bool fits = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    lane.kept_ = 0;
+    fits = Fits(lane, weight, frame);
+    if (fits) {
+      lane.kept_ = weight;
+      lane.wanted_weight_ = 0;
+    } else {
+      if (lane.wanted_weight_ == 0) {
+        const bool by_receiver = credit_ && weight_ + open_ + KeptByOthers(lane) + weight > *credit_;
+        metrics_->CountStall(by_receiver ? Stall::kReceiver : Stall::kLink);
+      }
+      lane.wanted_weight_ = weight;
+      lane.wanted_frame_ = frame;
+    }
+    on_room = TakeRoomCall();
+  }
+  if (on_room) on_room();
+  return fits;
 }
 
 std::function<void()> KvSender::TakeRoomCall() {
-  if (wanted_weight_ == 0 || finishing_ || !Fits(wanted_weight_, wanted_frame_)) return nullptr;
-  wanted_weight_ = 0;
+  const bool any = !finishing_ && std::any_of(lanes_.begin(), lanes_.end(), [this](const Lane* lane) {
+    mutex_.AssertHeld();
+    return lane->wanted_weight_ > 0 && Fits(*lane, lane->wanted_weight_, lane->wanted_frame_);
+  });
+  if (!any) return nullptr;
+  for (Lane* lane : lanes_) lane->wanted_weight_ = 0;
   return on_room_;
 }
 
@@ -64,7 +122,7 @@ void KvSender::Grant(uint64_t credit) {
   if (on_room) on_room();
 }
 
-absl::StatusOr<absl::Span<uint8_t>> KvSender::Reserve(size_t max_bytes) {
+absl::StatusOr<absl::Span<uint8_t>> KvSender::Reserve(Lane& lane, size_t max_bytes) {
   // The codec is not given the room for the tag.
   const size_t tag = cipher_ == nullptr ? 0 : FrameCipher::kTagBytes;
   absl::MutexLock lock(&mutex_);
@@ -75,16 +133,22 @@ absl::StatusOr<absl::Span<uint8_t>> KvSender::Reserve(size_t max_bytes) {
                                                      " bytes holds ", ring_.held(), ", the next frame needs ",
                                                      max_bytes + tag));
   }
-  reserved_ = *place;
-  if (record_times_) encoded_from_ = MonotonicNow();
-  return reserved_.subspan(0, max_bytes);
+  const size_t weight = FrameRing::Weight(max_bytes + tag);
+  open_ += weight;
+  largest_ = std::max(largest_, weight);
+  lane.kept_ -= std::min(lane.kept_, weight);
+  lane.reserved_ = *place;
+  if (record_times_) lane.encoded_from_ = MonotonicNow();
+  return lane.reserved_.subspan(0, max_bytes);
 }
 
-absl::Status KvSender::Commit(const FrameCoverage& coverage, size_t bytes) {
+void KvSender::Commit(Lane& lane, const FrameCoverage& coverage, size_t bytes) {
   const size_t on_wire = bytes + (cipher_ == nullptr ? 0 : FrameCipher::kTagBytes);
-  ALUDEL_CHECK(on_wire <= reserved_.size());
-  const absl::Span<uint8_t> payload = std::exchange(reserved_, {}).subspan(0, on_wire);
+  ALUDEL_CHECK(on_wire <= lane.reserved_.size());
+  const size_t reserved_weight = FrameRing::Weight(lane.reserved_.size());
+  const absl::Span<uint8_t> payload = std::exchange(lane.reserved_, {}).subspan(0, on_wire);
 
+  absl::MutexLock order(&order_mutex_);
   header_.coverage = coverage;
   header_.payload_bytes = static_cast<uint32_t>(on_wire);
   if (cipher_ != nullptr) cipher_->Seal(header_.sequence, EncodeFrameHeader(header_, {}), payload);
@@ -92,19 +156,19 @@ absl::Status KvSender::Commit(const FrameCoverage& coverage, size_t bytes) {
   ++header_.sequence;
   {
     absl::MutexLock lock(&mutex_);
-    ring_.Shrink(on_wire);
+    ring_.Shrink(payload.data(), on_wire);
+    open_ -= reserved_weight;
     weight_ += FrameRing::Weight(on_wire);
     ++unfinished_;
     ++outcome_.frames;
     outcome_.frame_bytes += header.size() + on_wire;
   }
   metrics_->handoffs.CountFrame("sent", format_, header.size() + on_wire);
-  if (record_times_) times_.push_back({coverage, encoded_from_, MonotonicNow()});
+  if (record_times_) times_.push_back({coverage, lane.encoded_from_, MonotonicNow()});
   connection_->Send(header, payload,
                     [self = shared_from_this(), place = payload.data()](const absl::Status& status) {
                       self->OnSent(place, status);
                     });
-  return absl::OkStatus();
 }
 
 void KvSender::OnSent(const uint8_t* place, const absl::Status& status) {
@@ -126,6 +190,7 @@ void KvSender::OnSent(const uint8_t* place, const absl::Status& status) {
 
 std::vector<v1::FrameTimes> KvSender::TakeTimes(absl::Time origin) {
   std::vector<v1::FrameTimes> all;
+  absl::MutexLock order(&order_mutex_);
   for (const Times& times : std::exchange(times_, {})) {
     v1::FrameTimes& wire = all.emplace_back();
     wire.set_first_layer(times.coverage.first_layer);

@@ -128,27 +128,12 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
                                                              if (const auto run = weak.lock()) run->OnRoom();
                                                            }},
                                                       context_.metrics);
-  const PrefixFeed::Context feeding = {context_.store, context_.flights, context_.timer};
-  // What another run stores meanwhile is in that one's load; Compute counts what is left after all.
-  const auto on_wait = [weak = weak_from_this()](int64_t tokens) {
-    if (const auto run = weak.lock()) run->SetLoad(tokens);
-  };
-  const auto feed = std::make_shared<PrefixFeed>(
-      feeding, PrefixFeed::Prompt{.codec = &spec_.codec->spec(),
-                                  .salt = spec_.cache_salt,
-                                  .tokens = spec_.prompt,
-                                  .max_age = spec_.max_staleness,
-                                  .patience = Patience(),
-                                  .tokens_per_second = context_.load->tokens_per_second(),
-                                  .on_wait = on_wait,
-                                  .stores = !spec_.no_store});
   absl::Status stopped;
   {
     absl::MutexLock lock(&mutex_);
     stopped = stopped_;
     connection_ = *std::move(connection);
     sender_ = sender;
-    if (stopped.ok()) feed_ = feed;
   }
   if (!stopped.ok()) return End(stopped, {});
 
@@ -160,13 +145,60 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
     absl::MutexLock lock(&mutex_);
     timeline_.SendingBegan(MonotonicNow());
   }
-  const auto has_room = [windowed = window_.limits, raw = sender.get()](size_t payload_bytes) {
-    const size_t weight = FrameRing::Weight(payload_bytes + FrameCipher::kTagBytes);
-    return !windowed || raw->HasRoom(weight, weight);
+  Produce(sender);
+}
+
+void PrefillRun::Produce(const std::shared_ptr<KvSender>& sender) {
+  const auto stored = std::make_shared<KvSender::Lane>(sender);
+  const auto computed = std::make_shared<KvSender::Lane>(sender);
+  const size_t frame = context_.model->StepFrameBound(spec_.codec->spec());
+  // What another run stores meanwhile is in that one's load; Compute counts what is left after all.
+  const auto on_wait = [weak = weak_from_this()](int64_t tokens) {
+    if (const auto run = weak.lock()) run->SetLoad(tokens);
   };
-  feed->Start(sender, has_room, [self = shared_from_this()](absl::StatusOr<PrefixFeed::Sent> sent) {
-    self->OnFed(std::move(sent));
-  });
+  // `done` keeps the run until the producer needs it no longer.
+  const auto producer = std::make_shared<FrameProducer>(FrameProducer::Spec{
+      .feeding = {context_.store, context_.flights, context_.timer},
+      .prompt = {.codec = &spec_.codec->spec(),
+                 .salt = spec_.cache_salt,
+                 .tokens = spec_.prompt,
+                 .max_age = spec_.max_staleness,
+                 .patience = Patience(),
+                 .tokens_per_second = context_.load->tokens_per_second(),
+                 .on_wait = on_wait,
+                 .stores = !spec_.no_store},
+      .store = spec_.no_store ? nullptr : context_.store,
+      .stored = stored,
+      .has_room =
+          [windowed = window_.limits, frame, stored](size_t payload_bytes) {
+            return !windowed ||
+                   stored->HasRoom(FrameRing::Weight(payload_bytes + FrameCipher::kTagBytes), frame);
+          },
+      .computed = computed,
+      .begin =
+          [this, computed](const FrameProducer::Part& part, FrameSink* sink,
+                           std::shared_ptr<SequenceListener> listener) {
+            return Compute(part, sink, computed, std::move(listener));
+          },
+      .cancel = [this](SequenceId id,
+                       const absl::Status& reason) { context_.model->engine().Cancel(id, reason); },
+      .part_ended =
+          [this, computed] {
+            SetLoad(0);
+            computed->GiveBack();
+          },
+      .nudge = [this] { context_.model->engine().Nudge(); },
+      .done = [self = shared_from_this()](
+                  const absl::Status& status,
+                  const FrameProducer::Produced& produced) { self->OnProduced(status, produced); }});
+  absl::Status stopped;
+  {
+    absl::MutexLock lock(&mutex_);
+    producer_ = producer;
+    stopped = stopped_;
+  }
+  if (!stopped.ok()) producer->Stop(stopped);
+  producer->Start();
 }
 
 absl::Duration PrefillRun::Patience() const {
@@ -176,33 +208,14 @@ absl::Duration PrefillRun::Patience() const {
   return rate > 0 ? kPatienceSlack + absl::Seconds(kPatienceFactor * tokens / rate) : kPatienceUnknown;
 }
 
-void PrefillRun::OnFed(absl::StatusOr<PrefixFeed::Sent> sent) {
-  if (!sent.ok()) return OnDone(sent.status(), {});
-  {
-    absl::MutexLock lock(&mutex_);
-    fed_ = sent->end;
-  }
-  if (sent->end.tokens < static_cast<int64_t>(spec_.prompt.size())) return Compute(*std::move(sent));
-  SequenceResult nothing_computed;
-  {
-    absl::MutexLock lock(&mutex_);
-    timeline_.SentFromCache(MonotonicNow());
-    nothing_computed.times = timeline_.times();
-  }
-  OnDone(absl::OkStatus(), nothing_computed);
-}
-
-// On the transport's or gRPC's thread.
+// On the transport's, gRPC's or the engine's thread.
 void PrefillRun::OnRoom() {
-  std::shared_ptr<PrefixFeed> feed;
+  std::shared_ptr<FrameProducer> producer;
   {
     absl::MutexLock lock(&mutex_);
-    if (computed_) return;
-    // The engine ends its sequences before it goes, and then computed_ is set.
-    if (recorder_ != nullptr) return context_.model->engine().Nudge();
-    feed = feed_;
+    producer = producer_;
   }
-  if (feed != nullptr) feed->Resume();
+  if (producer != nullptr) producer->OnRoom();
 }
 
 void PrefillRun::Grant(uint64_t credit) {
@@ -214,122 +227,91 @@ void PrefillRun::Grant(uint64_t credit) {
   if (sender != nullptr) sender->Grant(credit);
 }
 
-void PrefillRun::Compute(PrefixFeed::Sent sent) {
-  SetLoad(static_cast<int64_t>(spec_.prompt.size()) - sent.end.tokens);
-  std::shared_ptr<ChunkRecorder> recorder;
+absl::StatusOr<SequenceId> PrefillRun::Compute(const FrameProducer::Part& part, FrameSink* sink,
+                                               const std::shared_ptr<KvSender::Lane>& lane,
+                                               std::shared_ptr<SequenceListener> listener) {
+  SetLoad(part.end - part.begin);
   std::function<bool()> has_room;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (window_.limits) {
-      has_room = [sender = sender_,
-                  step = context_.model->StepBytesBound(spec_.codec->spec(), window_.step_tokens),
-                  frame = context_.model->StepFrameBound(spec_.codec->spec())] {
-        return sender->HasRoom(step, frame);
-      };
-    }
-    recorder_ = std::make_shared<ChunkRecorder>(
-        sender_, ChunkRecorder::Spec{.store = spec_.no_store ? nullptr : context_.store,
-                                     .codec = &spec_.codec->spec(),
-                                     .prompt = spec_.prompt,
-                                     .begin = sent.end,
-                                     .flight = std::move(sent.flight)});
-    recorder = recorder_;
+  if (window_.limits) {
+    has_room = [lane, step = context_.model->StepBytesBound(spec_.codec->spec(), window_.step_tokens),
+                frame = context_.model->StepFrameBound(spec_.codec->spec())] {
+      return lane->HasRoom(step, frame);
+    };
   }
-  const absl::StatusOr<SequenceId> sequence =
-      context_.model->engine().Prefill({.prompt = spec_.prompt,
-                                        .token_end = static_cast<int64_t>(spec_.prompt.size()),
-                                        .deadline = ToSteadyTime(deadline_),
-                                        .codec = spec_.codec.get(),
-                                        .sink = recorder.get(),
-                                        .encode_begin = sent.end.tokens,
-                                        .has_room = std::move(has_room),
-                                        .step_tokens = window_.step_tokens,
-                                        .cache_salt = salt_,
-                                        .keep_prefix = !spec_.no_store,
-                                        .codec_owner = spec_.codec},
-                                       shared_from_this());
-  if (!sequence.ok()) return OnDone(sequence.status(), {});
-  absl::Status stopped;
-  {
-    absl::MutexLock lock(&mutex_);
-    sequence_ = *sequence;
-    stopped = stopped_;
-  }
-  if (!stopped.ok()) context_.model->engine().Cancel(*sequence, stopped);
+  return context_.model->engine().Prefill({.prompt = spec_.prompt,
+                                           .token_end = part.end,
+                                           .deadline = ToSteadyTime(deadline_),
+                                           .codec = spec_.codec.get(),
+                                           .sink = sink,
+                                           .encode_begin = part.begin,
+                                           .has_room = std::move(has_room),
+                                           .step_tokens = window_.step_tokens,
+                                           .cache_salt = salt_,
+                                           .keep_prefix = !spec_.no_store,
+                                           .codec_owner = spec_.codec},
+                                          std::move(listener));
 }
 
-void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result) {
-  std::shared_ptr<ChunkRecorder> recorder;
-  {
-    absl::MutexLock lock(&mutex_);
-    computed_ = true;
-    recorder = recorder_;
-  }
+void PrefillRun::OnProduced(const absl::Status& status, const FrameProducer::Produced& produced) {
   SetLoad(0);
-  if (recorder != nullptr) recorder->End();
-  if (status.ok() && spec_.workflow && !spec_.no_store) Remember(recorder.get());
-  if (status.ok() && recorder != nullptr) {
-    context_.load->Computed(static_cast<int64_t>(spec_.prompt.size()) - result.cached_tokens,
-                            result.times.prefill + result.times.encode);
+  // Of a workflow, where what the agent was sent is stored.
+  if (status.ok() && spec_.workflow && !spec_.no_store) {
+    context_.store->Remember(*spec_.workflow, produced.end);
+  }
+  if (status.ok() && produced.computed) {
+    context_.load->Computed(produced.computed_tokens, produced.times.prefill + produced.times.encode);
   }
   std::shared_ptr<KvSender> sender;
+  SequenceTimes times = produced.times;
   absl::Time received;
-  int64_t fed_tokens = 0;
   {
     absl::MutexLock lock(&mutex_);
-    fed_tokens = fed_.tokens;
-    engine_status_ = status;
-    timeline_.Computed(result.times);
+    produced_ = status;
+    producer_ = nullptr;
+    if (status.ok() && !produced.computed) {
+      timeline_.SentFromCache(MonotonicNow());
+      times = timeline_.times();
+    }
+    timeline_.Computed(times);
     received = timeline_.received();
     sender = sender_;
   }
   if (status.ok()) {
     v1::RunEvent event;
     v1::RunComputed* computed = event.mutable_computed();
-    computed->set_queue_seconds(result.times.queue);
-    computed->set_prefill_seconds(result.times.prefill);
-    computed->set_encode_seconds(result.times.encode);
+    computed->set_queue_seconds(times.queue);
+    computed->set_prefill_seconds(times.prefill);
+    computed->set_encode_seconds(times.encode);
     computed->set_waiting_tokens(static_cast<uint64_t>(context_.load->waiting_tokens()));
     computed->set_prefill_tokens_per_second(context_.load->tokens_per_second());
-    computed->set_cached_tokens(static_cast<uint64_t>(std::max(fed_tokens, result.cached_tokens)));
+    computed->set_cached_tokens(
+        static_cast<uint64_t>(std::max(produced.stored.tokens, produced.cached_tokens)));
     if (spec_.frame_times) {
-      for (v1::FrameTimes& times : sender->TakeTimes(received)) *computed->add_frames() = std::move(times);
+      for (v1::FrameTimes& frame : sender->TakeTimes(received)) *computed->add_frames() = std::move(frame);
     }
     stream_->Push(std::move(event));
   }
   sender->Finish([self = shared_from_this()](const KvSender::Outcome& outcome) { self->OnSent(outcome); });
 }
 
-void PrefillRun::Remember(const ChunkRecorder* recorder) {
-  StorePosition end;
-  {
-    absl::MutexLock lock(&mutex_);
-    end = fed_;
-  }
-  context_.store->Remember(*spec_.workflow, recorder == nullptr ? end : recorder->end());
-}
-
 void PrefillRun::OnSent(const KvSender::Outcome& outcome) {
   absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
-    status = !stopped_.ok() ? stopped_ : !engine_status_.ok() ? engine_status_ : outcome.status;
+    status = !stopped_.ok() ? stopped_ : !produced_.ok() ? produced_ : outcome.status;
   }
   End(status, outcome);
 }
 
 void PrefillRun::Stop(const absl::Status& reason) {
-  SequenceId sequence = 0;
-  std::shared_ptr<PrefixFeed> feed;
+  std::shared_ptr<FrameProducer> producer;
   {
     absl::MutexLock lock(&mutex_);
     if (ended_ || !stopped_.ok()) return;
     stopped_ = reason;
-    sequence = sequence_;
-    feed = feed_;
+    producer = producer_;
   }
-  if (feed != nullptr) feed->Stop(reason);
-  if (sequence != 0) context_.model->engine().Cancel(sequence, reason);
+  if (producer != nullptr) producer->Stop(reason);
   context_.timer->At(MonotonicNow() + kSendGrace, [weak = weak_from_this()] {
     if (const auto run = weak.lock()) run->CloseConnection();
   });

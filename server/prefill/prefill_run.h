@@ -16,8 +16,8 @@
 #include "server/handoff/frame_arena.h"
 #include "server/host/model_host.h"
 #include "server/observe/otlp_exporter.h"
-#include "server/prefill/chunk_recorder.h"
 #include "server/prefill/connection_cache.h"
+#include "server/prefill/frame_producer.h"
 #include "server/prefill/kv_sender.h"
 #include "server/prefill/prefill_load.h"
 #include "server/prefill/prefill_metrics.h"
@@ -29,7 +29,8 @@
 #include "server/process/timer.h"
 #include "server/process/work_clock.h"
 #include "server/rpc/event_stream.h"
-#include "server/store/feed/prefix_feed.h"
+#include "server/store/flights.h"
+#include "server/store/prefix_store.h"
 
 namespace aludel {
 
@@ -54,20 +55,20 @@ struct PrefillContext {
 };
 
 // One Prefill.Run call, from its request to the end of its stream:
-//   waiting (for a window of send memory) -> connecting -> feeding (stored frames leave as there is room)
-//   -> computing (the engine has the rest) -> sending (computed; frames on their way) -> ended
+//   waiting (for a window of send memory) -> connecting -> producing (stored frames leave as there is room, and beside
+//   that the engine has what is not stored, see FrameProducer) -> sending (frames on their way) -> ended
 // Stop (client gone, deadline) leads from each of them to ended: a computation is cancelled, and sends that
 // do not end by themselves soon after are ended by closing their connection. The stream ends exactly once,
 // after the last send. What it decides is here; what is observed of it, and exported, is the RunTimeline's.
-// Thread-safe; owned by the component that calls it next (connection cache, engine or sender).
-class PrefillRun : public SequenceListener, public std::enable_shared_from_this<PrefillRun> {
+// Thread-safe; owned by the component that calls it next (connection cache, producer or sender).
+class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
  public:
   using Stream = EventStream<v1::RunEvent>;
 
   // `stream` shall call Stop when the client goes.
   PrefillRun(const PrefillContext& context, std::shared_ptr<Stream> stream, absl::Time deadline,
              const std::optional<TraceContext>& caller);
-  ~PrefillRun() override;
+  ~PrefillRun();
 
   // `receiver` is where frames go, once the policy has admitted it.
   void Start(const v1::RunRequest& request, absl::StatusOr<std::string> receiver);
@@ -85,16 +86,16 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   void OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> connection);
   // How long to wait for another run that encodes this prompt.
   absl::Duration Patience() const;
+  void Produce(const std::shared_ptr<KvSender>& sender);
   void OnRoom();
-  // Has what the store did not have of the prompt computed.
-  void OnFed(absl::StatusOr<PrefixFeed::Sent> sent);
-  void Compute(PrefixFeed::Sent sent);
+  // Has the engine compute a part of the prompt. Its steps wait for room in the lane.
+  absl::StatusOr<SequenceId> Compute(const FrameProducer::Part& part, FrameSink* sink,
+                                     const std::shared_ptr<KvSender::Lane>& lane,
+                                     std::shared_ptr<SequenceListener> listener);
   // Sets how many tokens of the prompt still wait to be computed.
   void SetLoad(int64_t tokens);
-  void OnToken(const TokenEvent&) override {}
-  void OnDone(const absl::Status& status, const SequenceResult& result) override;
-  // Of a workflow, where what the agent was sent is stored.
-  void Remember(const ChunkRecorder* recorder);
+  // Every frame is made, or none will be any more.
+  void OnProduced(const absl::Status& status, const FrameProducer::Produced& produced);
   void OnSent(const KvSender::Outcome& outcome);
   void CloseConnection();
   void ExportSpan(const absl::Status& status, const KvSender::Outcome& outcome);
@@ -115,13 +116,10 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
 
   absl::Mutex mutex_;
   RunTimeline timeline_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<PrefixFeed> feed_ ABSL_GUARDED_BY(mutex_);         // null before there is a connection
-  std::shared_ptr<ChunkRecorder> recorder_ ABSL_GUARDED_BY(mutex_);  // what the engine encodes into
-  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);                     // why Stop was called
-  absl::Status engine_status_ ABSL_GUARDED_BY(mutex_);               // how the computation ended
-  SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;                  // 0: not with the engine
-  StorePosition fed_ ABSL_GUARDED_BY(mutex_);                        // what was sent from the store
-  bool computed_ ABSL_GUARDED_BY(mutex_) = false;                    // the engine has ended the sequence
+  std::shared_ptr<FrameProducer> producer_
+      ABSL_GUARDED_BY(mutex_);                     // null before there is a connection, and after it
+  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);   // why Stop was called
+  absl::Status produced_ ABSL_GUARDED_BY(mutex_);  // how producing ended
   std::shared_ptr<PeerConnection> connection_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<KvSender> sender_ ABSL_GUARDED_BY(mutex_);
   Timer::Id deadline_timer_ ABSL_GUARDED_BY(mutex_) = 0;

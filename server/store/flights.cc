@@ -51,7 +51,8 @@ void Flights::Advance(State& state, int64_t tokens) {
   std::vector<std::function<void()>> waiting;
   {
     absl::MutexLock lock(&mutex_);
-    state.end = std::max(state.end, tokens);
+    if (tokens <= state.end) return;
+    state.end = tokens;
     std::swap(waiting, state.waiting);
   }
   for (const auto& further : waiting) further();

@@ -153,10 +153,10 @@ class PrefixStore {
   void CountLateRemote(RemoteWork work);
   // Reads a chunk that is on disk or at the remote. `done` is called once, with null where it could not be read,
   // perhaps inside the call, perhaps on another thread. Frames are as in a StoredChunk. What is not `wanted` any more in its
-  // turn is not read.
+  // turn is not read. `on_begun` is called before `done`, on its thread, when the remote begins to answer; not for the disk.
   void Load(
       const StoredChunk& chunk, absl::Span<const int32_t> prompt, std::function<void(StoredFrames)> done,
-      std::function<bool()> wanted = [] { return true; });
+      std::function<bool()> wanted = [] { return true; }, std::function<void()> on_begun = nullptr);
   // Of encoders that this server has had since: Options::cuts.
   void AddCuts(const std::vector<MemoryOrder::Cut>& cuts) {
     absl::MutexLock lock(&mutex_);
@@ -334,9 +334,11 @@ class PrefixStore {
   bool ReplacesShared(const Node& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Share(const DiskWrite& write);
   void LoadRemote(const StoredChunk& chunk, absl::Span<const int32_t> prompt,
-                  std::function<void(StoredFrames)> done, std::function<bool()> wanted);
+                  std::function<void(StoredFrames)> done, std::function<bool()> wanted,
+                  std::function<void()> on_begun);
   // Null, and counted, where it is not what was asked for.
-  StoredFrames ReadRemote(const StoredChunk& chunk, absl::Span<const int32_t> tokens);
+  StoredFrames ReadRemote(const StoredChunk& chunk, absl::Span<const int32_t> tokens,
+                          const std::function<void()>& on_begun);
   void CountFind(const absl::StatusOr<RemoteTier::Run>& run, absl::Time until) ABSL_LOCKS_EXCLUDED(mutex_);
   void CountRemoteError(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnRemoteLoadFailed(const StoredChunk& chunk, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -272,8 +272,11 @@ std::vector<ChunkEntry> PrefixStore::Survivors(const SegmentFile& segment) {
 }
 
 void PrefixStore::Load(const StoredChunk& chunk, absl::Span<const int32_t> prompt,
-                       std::function<void(StoredFrames)> done, std::function<bool()> wanted) {
-  if (chunk.remote) return LoadRemote(chunk, prompt, std::move(done), std::move(wanted));
+                       std::function<void(StoredFrames)> done, std::function<bool()> wanted,
+                       std::function<void()> on_begun) {
+  if (chunk.remote) {
+    return LoadRemote(chunk, prompt, std::move(done), std::move(wanted), std::move(on_begun));
+  }
   const absl::Span<const int32_t> own =
       prompt.subspan(chunk.token_begin, chunk.end.tokens - chunk.token_begin);
   auto read = [this, chunk, tokens = std::vector<int32_t>(own.begin(), own.end()), done,

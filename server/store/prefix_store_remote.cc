@@ -151,13 +151,14 @@ bool PrefixStore::IsAtRemote(const Node& node, absl::Time now) const {
 }
 
 void PrefixStore::LoadRemote(const StoredChunk& chunk, absl::Span<const int32_t> prompt,
-                             std::function<void(StoredFrames)> done, std::function<bool()> wanted) {
+                             std::function<void(StoredFrames)> done, std::function<bool()> wanted,
+                             std::function<void()> on_begun) {
   const absl::Span<const int32_t> own =
       prompt.subspan(chunk.token_begin, chunk.end.tokens - chunk.token_begin);
   auto read = [this, chunk, tokens = std::vector<int32_t>(own.begin(), own.end()), done,
-               wanted = std::move(wanted)] {
+               wanted = std::move(wanted), on_begun = std::move(on_begun)] {
     // Where another read has found out that the remote hangs, the others do not wait for it.
-    done(wanted() && remote_->usable() ? ReadRemote(chunk, tokens) : nullptr);
+    done(wanted() && remote_->usable() ? ReadRemote(chunk, tokens, on_begun) : nullptr);
   };
   if (remote_readers_->Post(std::move(read))) return;
   {
@@ -167,9 +168,10 @@ void PrefixStore::LoadRemote(const StoredChunk& chunk, absl::Span<const int32_t>
   done(nullptr);
 }
 
-StoredFrames PrefixStore::ReadRemote(const StoredChunk& chunk, absl::Span<const int32_t> tokens) {
+StoredFrames PrefixStore::ReadRemote(const StoredChunk& chunk, absl::Span<const int32_t> tokens,
+                                     const std::function<void()>& on_begun) {
   const absl::Time begun = MonotonicNow();
-  absl::StatusOr<LoadedChunk> loaded = remote_->Load(chunk.remote->era, chunk.end.key);
+  absl::StatusOr<LoadedChunk> loaded = remote_->Load(chunk.remote->era, chunk.end.key, on_begun);
   if (loaded.ok()) {
     const ChunkEntry& entry = loaded->meta.entry;
     const ChunkHasher::Name name = ChunkHasher().NameOf(entry.before, tokens);

@@ -1,13 +1,19 @@
 // Prefill servers that share a remote tier, a real redis-server: what one has computed the other sends, and a remote
 // that hangs, dies or comes back costs no request its answer.
 
+#include <functional>
+#include <future>
 #include <memory>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "server/rpc/cache_salt.h"
 #include "tests/e2e/fleet.h"
 #include "tests/testing/redis_process.h"
+#include "tests/testing/slow_proxy.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
@@ -17,7 +23,9 @@ constexpr char kHit[] = "aludel_store_lookups_total{result=\"hit\"}";
 constexpr char kMiss[] = "aludel_store_lookups_total{result=\"miss\"}";
 constexpr char kOpen[] = "aludel_store_open{tier=\"remote\"}";
 constexpr char kErrors[] = "aludel_store_remote_failures_total{reason=\"error\"}";
+constexpr char kLate[] = "aludel_store_remote_failures_total{reason=\"late\"}";
 constexpr char kQueued[] = "aludel_store_remote_queued_bytes";
+constexpr char kRemoteLoads[] = "aludel_store_remote_loads_total";
 constexpr char kRemoteTokens[] = "aludel_store_hit_tokens_total{tier=\"remote\"}";
 constexpr char kComputed[] = "aludel_engine_events_total{event=\"prompt_token\",model=\"base\"}";
 
@@ -25,19 +33,21 @@ class SharedStore : public ::testing::Test {
  protected:
   // A fleet of its own with a memory of its own. Machines that test are busy: a look-up may take long where
   // it is to succeed.
-  std::unique_ptr<Fleet> StartFleet(int max_wait_ms, const std::string& store = "") const {
+  std::unique_ptr<Fleet> StartFleet(int max_wait_ms, const std::string& address = "") const {
     FleetOptions options;
     options.decode_model = "deploy/demo/chat";
     options.codec = "artifact: 'deploy/demo/codec'";
-    options.prefill = absl::StrCat("store { remote { address: '", redis_.address(),
-                                   "' max_wait_ms: ", max_wait_ms, " } ", store, " }");
+    options.prefill =
+        absl::StrCat("store { remote { address: '", address.empty() ? redis_.address() : address,
+                     "' max_wait_ms: ", max_wait_ms, " } }");
     auto fleet = std::make_unique<Fleet>(options);
     EXPECT_TRUE(fleet->Start());
     EXPECT_TRUE(fleet->prefill().WaitMetric(kOpen, 1));
     return fleet;
   }
-  static Answer Ask(Fleet& fleet, const std::vector<int32_t>& prompt, const std::string& salt = "") {
-    v1::GenerateRequest request = Fleet::Request(prompt, 8, "aludel-p2");
+  static Answer Ask(Fleet& fleet, const std::vector<int32_t>& prompt, const std::string& salt = "",
+                    const std::string& format = "aludel-p2") {
+    v1::GenerateRequest request = Fleet::Request(prompt, 8, format);
     request.set_cache_salt(salt);
     const Answer answer = fleet.Ask(request);
     EXPECT_TRUE(answer.status.ok()) << answer.status;
@@ -105,6 +115,99 @@ TEST_F(SharedStore, RequestsGoOnWhileTheRemoteHangsOrIsGone) {
   const auto second = StartFleet(2000);
   Ask(*second, prompts_[0], MakeCacheSalt("again", ""));
   EXPECT_EQ(second->prefill().Metric(kHit), 1);
+  EXPECT_TRUE(fleet->PrefillIsIdle());
+}
+
+// A prompt of which the remote has two chunks, and a server that reads them through a proxy, which may hold the second.
+class SlowSharedStore : public SharedStore {
+ protected:
+  static constexpr size_t kFirst = 256;  // tokens of a step
+  static constexpr size_t kSecond = 100;
+
+  SlowSharedStore() {
+    for (const auto& prompt : DemoPrompts(3)) prompt_.insert(prompt_.end(), prompt.begin(), prompt.end());
+    prompt_.resize(600);
+    const auto first = StartFleet(2000);
+    const std::vector<int32_t> beginning(prompt_.begin(), prompt_.begin() + kFirst + kSecond + 1);
+    const Answer answer = Ask(*first, beginning);
+    second_bytes_ = answer.started.payload_bytes() * (kSecond + 50) / (kFirst + kSecond);
+    // With another salt, so that it is computed.
+    fresh_ = Ask(*first, prompt_, MakeCacheSalt("alice", "")).tokens;
+    EXPECT_TRUE(first->prefill().WaitMetric(kQueued, 0));
+  }
+
+  // Large chunks, which a record's other bytes do not matter for.
+  static Answer Ask(Fleet& fleet, const std::vector<int32_t>& prompt, const std::string& salt = "") {
+    return SharedStore::Ask(fleet, prompt, salt, "raw");
+  }
+  static bool AwaitAbove(Fleet& fleet, const char* metric, double value, absl::Duration limit) {
+    const absl::Time until = MonotonicNow() + limit;
+    while (fleet.prefill().Metric(metric) <= value) {
+      if (MonotonicNow() > until) return false;
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return true;
+  }
+  // Asks, and while the second chunk is held runs `meanwhile`.
+  Answer AskWhileHeld(Fleet& fleet, const std::function<void()>& meanwhile) {
+    proxy_.HoldValuesBelow(second_bytes_);
+    std::future<Answer> answer = std::async(std::launch::async, [&] { return Ask(fleet, prompt_); });
+    const absl::Time until = MonotonicNow() + absl::Seconds(20);
+    while (proxy_.held() == 0 && MonotonicNow() < until) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_GE(proxy_.held(), 1);
+    meanwhile();
+    Answer answered = answer.get();
+    proxy_.LetThrough();
+    return answered;
+  }
+
+  SlowProxy proxy_{redis_.port()};
+  std::vector<int32_t> prompt_;
+  size_t second_bytes_ = 0;  // more than it has, and less than the first
+  std::vector<int32_t> fresh_;
+};
+
+// By events: the last stored frames cannot have been sent, since their chunk is held back until the engine has begun. A
+// machine that is so busy that the read is given up meanwhile gets another try.
+TEST_F(SlowSharedStore, TheRestIsComputedWhileTheRemoteIsRead) {
+  bool overlapped = false;
+  for (int i = 0; i < 20 && !overlapped; ++i) {
+    const auto fleet = StartFleet(10000, proxy_.address());
+    const double computed = fleet->prefill().Metric(kComputed);
+    bool began = false;
+    const Answer answer = AskWhileHeld(*fleet, [&] {
+      began = AwaitAbove(*fleet, kComputed, computed, absl::Milliseconds(700));
+      proxy_.LetThrough();
+    });
+    EXPECT_EQ(answer.tokens, fresh_);
+    overlapped = began && fleet->prefill().Metric(kRemoteTokens) == kFirst + kSecond;
+    EXPECT_TRUE(fleet->PrefillIsIdle());
+  }
+  EXPECT_TRUE(overlapped);
+}
+
+TEST_F(SlowSharedStore, WhatTheRemoteWithholdsIsComputedAfterAll) {
+  const auto fleet = StartFleet(10000, proxy_.address());
+  const Answer answer = AskWhileHeld(*fleet, [] {});
+  EXPECT_EQ(answer.tokens, fresh_);
+  EXPECT_EQ(fleet->prefill().Metric(kRemoteTokens), kFirst);
+  EXPECT_EQ(fleet->prefill().Metric(kLate), 1);
+  // And kept: the next one finds all of it here.
+  const double computed = fleet->prefill().Metric(kComputed);
+  EXPECT_EQ(Ask(*fleet, prompt_).tokens, fresh_);
+  EXPECT_EQ(fleet->prefill().Metric(kComputed), computed);
+  EXPECT_TRUE(fleet->PrefillIsIdle());
+}
+
+TEST_F(SlowSharedStore, ARemoteThatDiesWhileItIsReadCostsNoAnswer) {
+  const auto fleet = StartFleet(10000, proxy_.address());
+  const Answer answer = AskWhileHeld(*fleet, [&] {
+    EXPECT_TRUE(AwaitAbove(*fleet, kRemoteLoads, 0, absl::Seconds(20)));  // the first chunk
+    redis_.Kill();
+    proxy_.CutHeld();
+  });
+  EXPECT_EQ(answer.tokens, fresh_);
+  EXPECT_EQ(fleet->prefill().Metric(kRemoteTokens), kFirst);
   EXPECT_TRUE(fleet->PrefillIsIdle());
 }
 

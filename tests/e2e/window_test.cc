@@ -54,6 +54,30 @@ TEST(Window, ALongPromptComesWholeThroughASmallOne) {
   EXPECT_TRUE(tight.PrefillIsIdle());
 }
 
+// Stored frames are sent while the engine encodes those behind them: of a window that has room for a few steps, neither has
+// all of it, and none waits for the other for ever.
+TEST(Window, AStoredBeginningAndWhatIsComputedBehindItShareASmallOne) {
+  Fleet roomy({.engine = kSmallSteps});
+  ASSERT_TRUE(roomy.Start());
+  Fleet tight({.bytes_per_second = 8e6, .both = kSmallWindow, .engine = kSmallSteps});
+  ASSERT_TRUE(tight.Start());
+  for (const size_t stored : {kTokens / 4, kTokens / 2, kTokens - 40}) {
+    std::vector<int32_t> prompt = LongPrompt(stored);
+    const Answer expected = roomy.Ask(Fleet::Request(prompt, 8));
+    ASSERT_TRUE(expected.status.ok()) << expected.status;
+    const std::vector<int32_t> beginning(prompt.begin(), prompt.begin() + static_cast<int64_t>(stored));
+    ASSERT_TRUE(tight.Ask(Fleet::Request(beginning, 2)).status.ok());
+    const Answer answer = tight.Ask(Fleet::Request(prompt, 8));
+    ASSERT_TRUE(answer.status.ok()) << stored << ": " << answer.status;
+    EXPECT_EQ(answer.started.plan(), "remote") << stored << ": " << answer.started.fallback_reason();
+    EXPECT_EQ(answer.tokens, expected.tokens) << stored;
+  }
+  EXPECT_EQ(tight.prefill().Metric("aludel_store_lookups_total{result=\"partial\"}"), 3);
+  EXPECT_GT(Stalls(tight.prefill(), "link") + Stalls(tight.prefill(), "receiver"), 0);
+  EXPECT_TRUE(tight.DecodeIsIdle());
+  EXPECT_TRUE(tight.PrefillIsIdle());
+}
+
 // As a GPU's server beside one on a CPU: its steps are more than its receiver gives credit for.
 TEST(Window, AProducerOfLargerStepsTakesThemAsSmallAsItsReceiversWindow) {
   Fleet roomy({.engine = kSmallSteps});

@@ -38,9 +38,13 @@ void FrameCollector::Close() { Take(kNone); }
 
 void FrameCollector::Keep(absl::Span<const int32_t> prompt) {
   std::vector<Frame> frames = Take(kNone);
-  // As they were encoded: chunk by chunk.
-  std::sort(frames.begin(), frames.end(),
-            [](const Frame& a, const Frame& b) { return a.sequence < b.sequence; });
+  // Chunk by chunk, each as it was encoded: a prefill server sends stored chunks while it encodes others.
+  const auto end_of = [](const Frame& frame) {
+    return uint64_t{frame.coverage.token_begin} + frame.coverage.tokens;
+  };
+  std::sort(frames.begin(), frames.end(), [&end_of](const Frame& a, const Frame& b) {
+    return std::pair(end_of(a), a.sequence) < std::pair(end_of(b), b.sequence);
+  });
   ChunkKeeper keeper({.store = store_, .codec = codec_.get(), .prompt = prompt, .begin = begin_});
   for (const Frame& frame : frames) keeper.Add(frame.coverage, frame.payload);
 }

@@ -85,25 +85,72 @@ void PrefixFeed::Stop(const absl::Status& reason) {
   Resume();
 }
 
+void PrefixFeed::LookAgain() {
+  {
+    absl::MutexLock lock(&mutex_);
+    look_again_ = true;
+  }
+  Resume();
+}
+
 absl::StatusOr<bool> PrefixFeed::Go() {
   for (;;) {
+    const bool gave_up = gave_up_;
+    if (Look()) Announce();
     ALUDEL_ASSIGN_OR_RETURN(const bool sent, SendFound());
-    if (!sent) return false;
-    if (found_.tokens == static_cast<int64_t>(prompt_.tokens.size())) {
-      flight_ = nullptr;
-      return true;
-    }
-    if (!gave_up_) Add(context_.store->Find(prompt_.tokens, prompt_.max_age, &found_));
-    if (joined_) {
-      // Not before: what others wait for is fetched once.
-      if (chunks_.empty() && !AskRemote()) return false;
-      if (chunks_.empty()) return true;
-      if (flight_ != nullptr && !chunks_.back()->chunk.remote) flight_->Advance(found_.tokens);
-    } else if (chunks_.empty()) {
+    if (gave_up_ && !gave_up) continue;
+    if (!sent || !looked_) return false;
+    if (found_.tokens == static_cast<int64_t>(prompt_.tokens.size())) flight_ = nullptr;
+    return true;
+  }
+}
+
+bool PrefixFeed::Look() {
+  if (looked_) return true;
+  {
+    absl::MutexLock lock(&mutex_);
+    // Room for a frame is no reason to look up the prompt again.
+    if (look_waits_ && !look_again_) return false;
+    look_again_ = false;
+  }
+  look_waits_ = true;
+  while (found_.tokens < static_cast<int64_t>(prompt_.tokens.size())) {
+    std::vector<StoredChunk> chunks;
+    if (!gave_up_) chunks = context_.store->Find(prompt_.tokens, prompt_.max_age, &found_);
+    if (!chunks.empty()) {
+      Add(std::move(chunks));
+      // Unless what stands in front of them is at the remote still.
+      if (flight_ != nullptr && !AskedRemote()) flight_->Advance(found_.tokens);
+    } else if (!joined_) {
       joined_ = Join();
       if (!joined_) return false;
+    } else if (gave_up_ || AskedRemote()) {
+      break;
+    } else {
+      // Not before: what others wait for is fetched once.
+      const size_t here = chunks_.size();
+      if (!AskRemote()) return false;
+      if (chunks_.size() == here) break;
     }
   }
+  looked_ = true;
+  return true;
+}
+
+void PrefixFeed::Announce() {
+  if (announced_ || found_.tokens == static_cast<int64_t>(prompt_.tokens.size())) return;
+  bool in_memory = true;
+  const Item* remote = nullptr;
+  for (const std::shared_ptr<Item>& item : chunks_) {
+    in_memory = in_memory && item->from_memory();
+    if (remote == nullptr && item->chunk.remote) remote = item.get();
+  }
+  if (remote != nullptr) {
+    absl::MutexLock lock(&mutex_);
+    if (!remote->begun && remote->frames == nullptr) return;
+  }
+  announced_ = true;
+  prompt_.on_found(Found{found_, in_memory, flight_});
 }
 
 void PrefixFeed::Add(std::vector<StoredChunk> chunks) {
@@ -111,7 +158,6 @@ void PrefixFeed::Add(std::vector<StoredChunk> chunks) {
 }
 
 bool PrefixFeed::AskRemote() {
-  if (gave_up_ || remote_until_ == absl::InfinitePast()) return true;
   const absl::Time now = MonotonicNow();
   if (remote_until_ == absl::InfiniteFuture()) {
     const auto on_found = [weak = weak_from_this()](std::vector<StoredChunk> chunks) {
@@ -121,7 +167,7 @@ bool PrefixFeed::AskRemote() {
         absl::MutexLock lock(&self->mutex_);
         self->at_remote_ = std::move(chunks);
       }
-      self->Resume();
+      self->LookAgain();
     };
     if (!context_.store->FindRemote(prompt_.tokens, prompt_.max_age, found_, on_found)) {
       remote_until_ = absl::InfinitePast();
@@ -130,7 +176,7 @@ bool PrefixFeed::AskRemote() {
     remote_since_ = now;
     remote_until_ = now + context_.store->remote_wait();
     context_.timer->At(remote_until_, [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->Resume();
+      if (const auto self = weak.lock()) self->LookAgain();
     });
   }
   std::optional<std::vector<StoredChunk>> found;
@@ -182,7 +228,7 @@ absl::StatusOr<bool> PrefixFeed::SendFound() {
      : item.chunk.remote ? counts_.remote_tokens
                          : counts_.disk_tokens) += item.chunk.end.tokens - sent_.tokens;
     sent_ = item.chunk.end;
-    if (item.chunk.remote && flight_ != nullptr) flight_->Advance(sent_.tokens);  // it is in memory now
+    if (flight_ != nullptr) flight_->Advance(sent_.tokens);  // what came from the remote is in memory now
     chunks_.pop_front();
     frame_ = 0;
   }
@@ -206,7 +252,18 @@ void PrefixFeed::ReadAhead() {
       }
       self->Resume();
     };
-    context_.store->Load(item->chunk, prompt_.tokens, on_read, [wanted] { return !wanted.expired(); });
+    const auto on_begun = [weak = weak_from_this(), wanted] {
+      const auto self = weak.lock();
+      const auto item = wanted.lock();
+      if (self == nullptr || item == nullptr) return;
+      {
+        absl::MutexLock lock(&self->mutex_);
+        item->begun = true;
+      }
+      self->Resume();
+    };
+    context_.store->Load(
+        item->chunk, prompt_.tokens, on_read, [wanted] { return !wanted.expired(); }, on_begun);
   }
 }
 
@@ -244,6 +301,8 @@ StoredFrames PrefixFeed::FirstFrames() {
       frames != nullptr && (found_.planes == 0 || frame_ > 0 || CutBytes(*frames, found_.planes) > 0);
   if (usable) return frames;
   gave_up_ = true;
+  looked_ = false;
+  look_waits_ = false;
   found_ = sent_;
   chunks_.clear();
   return nullptr;
@@ -265,15 +324,15 @@ bool PrefixFeed::Join() {
     flight_ = context_.flights->Begin(root_, prompt_.tokens, found_.tokens);
     return true;
   }
-  const auto resume = [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->Resume();
+  const auto look_again = [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->LookAgain();
   };
-  flight_ = context_.flights->Join(root_, prompt_.tokens, found_.tokens, resume, &known_);
+  flight_ = context_.flights->Join(root_, prompt_.tokens, found_.tokens, look_again, &known_);
   if (flight_ != nullptr) return true;
   prompt_.on_wait(static_cast<int64_t>(prompt_.tokens.size()) - known_.shared);
   if (waits_until_ == absl::InfiniteFuture()) {
     waits_until_ = now + prompt_.patience;
-    context_.timer->At(waits_until_, resume);
+    context_.timer->At(waits_until_, look_again);
   }
   return false;
 }

@@ -24,15 +24,24 @@ namespace aludel {
 
 // Sends what the prefix store has of one prompt, frame by frame as there is room, reads ahead what is on disk or at the
 // remote, and waits where another run is encoding more of it. What no run here has or encodes is looked for at the
-// remote, once, and a remote that does not answer is not waited for: see PrefixStore::remote_wait. Then it says what is
-// left to compute. Never waits on a thread: it goes on when Resume is called, on the timer's thread, since copying
-// frames takes long. Thread-safe. The sink's calls come from one thread at a time, all of them before `done`.
+// remote, once, and a remote that does not answer is not waited for: see PrefixStore::remote_wait. It looks up all of the
+// prompt before the last of what it found is read and sent, and says what is left to compute as soon as it knows; of what
+// then cannot be read it says so at the end. Never waits on a thread: it goes on when Resume is called, on the timer's
+// thread, since copying frames takes long. Thread-safe. The sink's calls come from one thread at a time, all of them
+// before `done`.
 class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
  public:
   struct Context {
     PrefixStore* store = nullptr;
     Flights* flights = nullptr;
     Timer* timer = nullptr;
+  };
+  // Where what is stored of the prompt ends.
+  struct Found {
+    StorePosition end;
+    bool in_memory = true;  // all of it, or it was sent: the rest has to be read
+    // Of what follows, for the caller to encode; null where nothing is stored.
+    std::shared_ptr<Flights::Flight> flight;
   };
   struct Prompt {
     const CodecSpec* codec = nullptr;
@@ -45,11 +54,14 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
     std::function<void(int64_t tokens)> on_wait = [](int64_t) {};
     // What is left to compute will be stored. False: no other run waits for it, nor it for others.
     bool stores = true;
+    // Called once, before `done` and by the same thread, where something of the prompt is not found. What is at the remote
+    // counts once the first chunk begins to come: one that hangs has nobody compute what is to be computed otherwise.
+    std::function<void(Found)> on_found = [](const Found&) {};
   };
   struct Sent {
-    StorePosition end;  // of what was sent
-    // Of what follows, for the caller to encode; null where the whole prompt was sent, and where nothing is stored.
-    std::unique_ptr<Flights::Flight> flight;
+    StorePosition end;  // of what was sent; before Found::end where some of it could not be read
+    // As Found's; null where the whole prompt was sent, too.
+    std::shared_ptr<Flights::Flight> flight;
   };
   // Whether there is room for a frame with so large a payload.
   using HasRoom = std::function<bool(size_t payload_bytes)>;
@@ -60,7 +72,7 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   // `done` runs once, perhaps inside the call. Its error is the sink's, or the one that Stop was given.
   void Start(std::shared_ptr<FrameSink> sink, HasRoom has_room,
              std::function<void(absl::StatusOr<Sent>)> done);
-  // There may be room now, or more in the store.
+  // There may be room now.
   void Resume();
   void Stop(const absl::Status& reason);
 
@@ -71,6 +83,7 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
     StoredChunk chunk;
     bool from_memory() const { return chunk.frames != nullptr; }
     bool asked = false;   // to be read
+    bool begun = false;   // the remote sends it; with mutex_
     bool read = false;    // with mutex_
     StoredFrames frames;  // null: not read, or it could not be; with mutex_
   };
@@ -78,6 +91,13 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   void Run();
   // True: all is sent that there is. False: Resume will be called.
   absl::StatusOr<bool> Go();
+  // Finds what there is of the prompt. False: there may be more, and LookAgain will be called.
+  bool Look();
+  // As Resume, where there may be more in the store.
+  void LookAgain();
+  // Calls on_found, once it may be.
+  void Announce();
+  // False: Resume will be called. Where a chunk cannot be read it gives up: then there is another look.
   absl::StatusOr<bool> SendFound();
   void ReadAhead();
   // The frames of the first chunk, in as many planes as are wanted or more; null: not yet. From a chunk on that cannot be
@@ -86,8 +106,9 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   // How long the first chunk may still be waited for, from now on.
   absl::Duration ReadLimit() const;
   void Add(std::vector<StoredChunk> chunks);
-  // What it has goes into chunks_. False: it is asked, and Resume will be called.
+  // What it has goes into chunks_. False: it is asked, and LookAgain will be called.
   bool AskRemote();
+  bool AskedRemote() const { return remote_until_ == absl::InfinitePast(); }
   // Sets flight_. False: another run's chunks are worth waiting for.
   bool Join();
 
@@ -108,7 +129,10 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   absl::Time read_wait_until_ = absl::InfiniteFuture();
   absl::Duration read_waited_;  // before that, in all
   bool joined_ = false;         // what the store lacks is this run's to compute
-  std::unique_ptr<Flights::Flight> flight_;
+  bool looked_ = false;         // and found all that there is
+  bool look_waits_ = false;     // for LookAgain
+  bool announced_ = false;
+  std::shared_ptr<Flights::Flight> flight_;
   Flights::Known known_;
   absl::Time waits_until_ = absl::InfiniteFuture();  // for others, from the first wait on
   // For the remote's answer; InfiniteFuture: it was not asked, InfinitePast: nothing more is expected of it.
@@ -118,7 +142,8 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
 
   absl::Mutex mutex_;
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
-  bool resumed_ ABSL_GUARDED_BY(mutex_) = false;  // while running
+  bool resumed_ ABSL_GUARDED_BY(mutex_) = false;     // while running
+  bool look_again_ ABSL_GUARDED_BY(mutex_) = false;  // LookAgain was called
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
   std::optional<std::vector<StoredChunk>> at_remote_ ABSL_GUARDED_BY(mutex_);  // its answer
   // Null once called. What it holds keeps this alive until then.

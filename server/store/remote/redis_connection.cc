@@ -264,6 +264,7 @@ absl::StatusOr<std::vector<RedisReply>> RedisConnection::Call(absl::Span<const R
     }
     ALUDEL_ASSIGN_OR_RETURN(const size_t received, Receive());
     if (received > 0) ALUDEL_RETURN_IF_ERROR(TakeReplies(commands.size(), &replies));
+    if (received > 0 && received_bytes == 0 && limits.on_bytes) limits.on_bytes();
     moved_bytes += sent + received;
     received_bytes += received;
     if (replies.size() == commands.size()) break;

@@ -59,6 +59,8 @@ class RedisConnection {
     double least_rate = 0;
     // Where it becomes true, all ends soon: Cancelled.
     const std::atomic<bool>* stop = nullptr;
+    // Called with the first bytes of an answer, where it is set: a long one has begun.
+    std::function<void()> on_bytes = nullptr;
   };
 
   // Connects, and authenticates where there is a password. Unavailable, DeadlineExceeded or Cancelled; PermissionDenied

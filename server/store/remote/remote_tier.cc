@@ -257,8 +257,10 @@ absl::Status RemoteTier::AddEqual(RedisConnection& connection, absl::Span<const 
   return absl::OkStatus();
 }
 
-absl::StatusOr<LoadedChunk> RemoteTier::Load(int64_t era, const ChunkKey& key) {
-  const RedisConnection::Limits limits = Until(options_.silence, kLoadLimit);
+absl::StatusOr<LoadedChunk> RemoteTier::Load(int64_t era, const ChunkKey& key,
+                                             std::function<void()> on_begun) {
+  RedisConnection::Limits limits = Until(options_.silence, kLoadLimit);
+  limits.on_bytes = std::move(on_begun);
   return With<LoadedChunk>(
       limits, [&](RedisConnection& connection) { return LoadWith(connection, era, key, limits); });
 }

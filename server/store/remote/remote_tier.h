@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <set>
@@ -75,8 +76,10 @@ class RemoteTier {
   // one round trip takes.
   absl::StatusOr<Run> Find(const ChunkKey& before, const StoreTag& salt, const StoreTag& encoder,
                            absl::Span<const int32_t> rest, absl::Time until);
-  // NotFound where it is there no more; DataLoss where it is not a record of this key.
-  absl::StatusOr<LoadedChunk> Load(int64_t era, const ChunkKey& key);
+  // NotFound where it is there no more; DataLoss where it is not a record of this key. `on_begun` is called when the answer
+  // begins to come, before this returns.
+  absl::StatusOr<LoadedChunk> Load(int64_t era, const ChunkKey& key,
+                                   std::function<void()> on_begun = nullptr);
   // As Load, in the present era.
   absl::StatusOr<LoadedChunk> Load(const StoreTag& salt, const StoreTag& encoder, const ChunkKey& key);
   // Has a chunk that is there live for another `ttl`.

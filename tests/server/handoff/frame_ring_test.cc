@@ -53,9 +53,22 @@ TEST_F(Ring, RoomComesBackInOrder) {
 TEST_F(Ring, ALastPlaceThatNeedsLessGivesTheRestBack) {
   const auto a = ring_.Take(256);
   ASSERT_TRUE(a);
-  ring_.Shrink(3);
+  ring_.Shrink(a->data(), 3);
   EXPECT_EQ(ring_.held(), 64);
   EXPECT_TRUE(ring_.Take(192));
+}
+
+TEST_F(Ring, APlaceWithAnotherBehindItKeepsItsRoomUntilItComesBack) {
+  const auto a = ring_.Take(128);
+  const auto b = ring_.Take(64);
+  ASSERT_TRUE(a && b);
+  ring_.Shrink(a->data(), 3);
+  EXPECT_EQ(ring_.held(), 192);
+  ring_.Return(a->data());
+  EXPECT_EQ(ring_.held(), 64);
+  const auto c = ring_.Take(128);
+  ASSERT_TRUE(c);
+  EXPECT_EQ(c->data(), a->data());
 }
 
 TEST_F(Ring, RefusesWhatCanNeverFit) {

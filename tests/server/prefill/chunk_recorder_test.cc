@@ -101,5 +101,67 @@ TEST_F(Recorder, TellsThoseWhoWaitOfEachChunkAndOfTheEnd) {
   EXPECT_FALSE(wait(4));
 }
 
+// What stands in front is being read from a remote: until it is here nothing could be found behind it.
+TEST_F(Recorder, ChunksWaitForTheOneInFront) {
+  StorePosition front = store_.Begin(codec_, "");
+  front.tokens = 4;  // of a chunk that is not stored here yet
+  ChunkRecorder recorder(
+      sink_, {.store = &store_, .codec = &codec_, .prompt = prompt_, .begin = front, .waits = true});
+  Frame(recorder, 0, 4, 4);
+  Frame(recorder, 1, 4, 4);
+  EXPECT_EQ(store_.stats().memory.entries, 0u);
+  StorePosition at = store_.Begin(codec_, "");
+  ASSERT_TRUE(store_.Put(prompt_, 4, {{{0, 1, 0, 0, 4}, {1}}, {{1, 1, 0, 0, 4}, {1}}}, &at));
+  recorder.SetFront(at);
+  EXPECT_EQ(Found(store_), 8);
+  Frame(recorder, 0, 8, 4);
+  Frame(recorder, 1, 8, 4);
+  EXPECT_EQ(Found(store_), 12);
+  EXPECT_EQ(recorder.end().tokens, 12);
+}
+
+TEST_F(Recorder, WhatWaitsForAChunkThatNeverComesIsNotStored) {
+  StorePosition front = store_.Begin(codec_, "");
+  front.tokens = 4;
+  ChunkRecorder recorder(
+      sink_, {.store = &store_, .codec = &codec_, .prompt = prompt_, .begin = front, .waits = true});
+  Frame(recorder, 0, 4, 4);
+  Frame(recorder, 1, 4, 4);
+  recorder.SetFront(store_.Begin(codec_, ""));
+  Frame(recorder, 0, 8, 4);
+  Frame(recorder, 1, 8, 4);
+  EXPECT_EQ(store_.stats().memory.entries, 0u);
+  EXPECT_EQ(sink_->payloads.size(), 4u);
+}
+
+TEST_F(Recorder, MoreThanMayWaitIsNotStored) {
+  StorePosition at = store_.Begin(codec_, "");
+  ASSERT_TRUE(store_.Put(prompt_, 4, {{{0, 1, 0, 0, 4}, {1}}, {{1, 1, 0, 0, 4}, {1}}}, &at));
+  ChunkRecorder recorder(sink_, {.store = &store_,
+                                 .codec = &codec_,
+                                 .prompt = prompt_,
+                                 .begin = at,
+                                 .waits = true,
+                                 .max_waiting_bytes = 15});
+  for (const uint32_t begin : {4, 8}) {  // of five bytes each
+    Frame(recorder, 0, begin, 4);
+    Frame(recorder, 1, begin, 4);
+  }
+  recorder.SetFront(at);
+  EXPECT_EQ(Found(store_), 4);
+}
+
+TEST_F(Recorder, IsWithdrawnUnlessAFrameWasBegun) {
+  ChunkRecorder idle = Record(store_);
+  EXPECT_TRUE(idle.Withdraw());
+  EXPECT_EQ(idle.Reserve(8).status(), ChunkRecorder::Withdrawn());
+  EXPECT_TRUE(sink_->payloads.empty());
+  ChunkRecorder begun = Record(store_);
+  ASSERT_TRUE(begun.Reserve(8).ok());
+  EXPECT_FALSE(begun.Withdraw());
+  ASSERT_TRUE(begun.Commit({0, 1, 0, 0, 4}, 5).ok());
+  EXPECT_TRUE(begun.Reserve(8).ok());
+}
+
 }  // namespace
 }  // namespace aludel

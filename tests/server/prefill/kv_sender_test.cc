@@ -51,7 +51,12 @@ class Sender : public ::testing::Test {
     out_ = *OpenTransport({.kind = "loopback"}, &unused_);
     arena_ = *FrameArena::Create(out_.get(), 1024);
     connection_ = std::make_shared<PeerConnection>(*out_->Connect(in_->address(), absl::Seconds(10)));
-    sender_ = Make({});
+    Use(Make({}));
+  }
+  void Use(std::shared_ptr<KvSender> sender) {
+    lane_ = nullptr;
+    sender_ = std::move(sender);
+    lane_ = std::make_shared<KvSender::Lane>(sender_);
   }
   std::shared_ptr<KvSender> Make(std::optional<uint64_t> credit, size_t window = 128) {
     return KvSender::Create({.connection = connection_,
@@ -64,15 +69,17 @@ class Sender : public ::testing::Test {
                             &run_metrics_);
   }
   void TearDown() override {
+    lane_.reset();
     sender_.reset();
     connection_->Close();
     arena_.reset();
   }
-  absl::Status Ship(uint32_t token, size_t bytes) {
-    auto memory = sender_->Reserve(bytes);
+  absl::Status Ship(uint32_t token, size_t bytes) { return Ship(*lane_, token, bytes); }
+  static absl::Status Ship(KvSender::Lane& lane, uint32_t token, size_t bytes) {
+    auto memory = lane.Reserve(bytes);
     if (!memory.ok()) return memory.status();
     std::fill(memory->begin(), memory->end(), static_cast<uint8_t>(token));
-    return sender_->Commit({.token_begin = token, .tokens = 1}, bytes);
+    return lane.Commit({.token_begin = token, .tokens = 1}, bytes);
   }
   KvSender::Outcome Finish() {
     std::promise<KvSender::Outcome> outcome;
@@ -90,6 +97,7 @@ class Sender : public ::testing::Test {
   std::unique_ptr<FrameArena> arena_;
   std::shared_ptr<PeerConnection> connection_;
   std::shared_ptr<KvSender> sender_;
+  std::shared_ptr<KvSender::Lane> lane_;
   std::atomic<int> rooms_{0};
 };
 
@@ -128,7 +136,7 @@ TEST_F(Sender, AFrameBeyondTheWindowIsAnErrorWithBothNumbers) {
 
 TEST_F(Sender, MoreThanTheWindowGoesThroughIt) {
   for (uint32_t i = 0; i < 20; ++i) {
-    while (!sender_->HasRoom(64, 64)) std::this_thread::yield();
+    while (!lane_->HasRoom(64, 64)) std::this_thread::yield();
     ASSERT_TRUE(Ship(i, 60).ok());
   }
   EXPECT_TRUE(Finish().status.ok());
@@ -136,25 +144,75 @@ TEST_F(Sender, MoreThanTheWindowGoesThroughIt) {
 }
 
 TEST_F(Sender, NothingLeavesBeyondTheCredit) {
-  sender_ = Make(64, 256);
-  ASSERT_TRUE(sender_->HasRoom(64, 64));
+  Use(Make(64, 256));
+  ASSERT_TRUE(lane_->HasRoom(64, 64));
   ASSERT_TRUE(Ship(0, 10).ok());
-  EXPECT_FALSE(sender_->HasRoom(64, 64));
+  EXPECT_FALSE(lane_->HasRoom(64, 64));
   EXPECT_EQ(rooms_, 0);
   sender_->Grant(100);  // not enough
   EXPECT_EQ(rooms_, 0);
   sender_->Grant(128);
   EXPECT_EQ(rooms_, 1);
-  EXPECT_TRUE(sender_->HasRoom(64, 64));
+  EXPECT_TRUE(lane_->HasRoom(64, 64));
   sender_->Grant(64);  // late: takes nothing back
-  EXPECT_TRUE(sender_->HasRoom(64, 64));
+  EXPECT_TRUE(lane_->HasRoom(64, 64));
   Finish();
   EXPECT_THAT(metrics_.Render(), HasSubstr("aludel_handoff_stalls_total{for=\"receiver\"} 1"));
 }
 
+// Stored frames go between those of the engine, which reserves room for one and fills it much later.
+TEST_F(Sender, FramesOfAnotherLaneLeaveWhileOneIsMade) {
+  KvSender::Lane engine(sender_);
+  const auto memory = engine.Reserve(60);
+  ASSERT_TRUE(memory.ok());
+  ASSERT_TRUE(Ship(1, 8).ok());
+  std::fill(memory->begin(), memory->end(), 7);
+  ASSERT_TRUE(engine.Commit({.token_begin = 2, .tokens = 1}, 5).ok());
+  EXPECT_EQ(Finish().frames, 2);
+  const auto messages = inbox_.messages();
+  ASSERT_EQ(messages.size(), 2u);
+  for (uint32_t i = 0; i < 2; ++i) {
+    const auto header = DecodeFrameHeader(messages[i].header);
+    EXPECT_EQ(header->sequence, i);
+    EXPECT_EQ(header->coverage.token_begin, i + 1);
+    EXPECT_TRUE(VerifyFrame(messages[i].header, messages[i].payload).ok());
+  }
+  EXPECT_EQ(messages[1].payload, std::vector<uint8_t>(5, 7));
+}
+
+TEST_F(Sender, RoomThatOneLaneHasIsNoOthers) {
+  Use(Make(128, 256));
+  KvSender::Lane engine(sender_);
+  ASSERT_TRUE(engine.HasRoom(128, 64));
+  EXPECT_FALSE(lane_->HasRoom(64, 64));
+  ASSERT_TRUE(Ship(engine, 0, 10).ok());  // a line of the two
+  EXPECT_FALSE(lane_->HasRoom(64, 64)) << "the other line is kept";
+  EXPECT_EQ(rooms_, 0);
+  engine.GiveBack();
+  EXPECT_EQ(rooms_, 1);
+  EXPECT_TRUE(lane_->HasRoom(64, 64));
+  ASSERT_TRUE(Ship(1, 10).ok());
+  EXPECT_FALSE(lane_->HasRoom(64, 64));
+  EXPECT_FALSE(engine.HasRoom(128, 64));
+  sender_->Grant(192);  // room for one of them: both ask again
+  EXPECT_EQ(rooms_, 2);
+  Finish();
+}
+
+TEST_F(Sender, WhatIsReservedCountsBeforeItLeaves) {
+  Use(Make(128, 256));
+  KvSender::Lane engine(sender_);
+  ASSERT_TRUE(engine.HasRoom(64, 64));
+  ASSERT_TRUE(engine.Reserve(64).ok());
+  EXPECT_FALSE(lane_->HasRoom(128, 64));
+  ASSERT_TRUE(engine.Commit({.tokens = 1}, 64).ok());
+  EXPECT_TRUE(lane_->HasRoom(64, 64));
+  Finish();
+}
+
 TEST_F(Sender, NobodyHearsOfRoomAfterTheEnd) {
-  sender_ = Make(0);
-  EXPECT_FALSE(sender_->HasRoom(64, 64));
+  Use(Make(0));
+  EXPECT_FALSE(lane_->HasRoom(64, 64));
   Finish();
   sender_->Grant(1000);
   EXPECT_EQ(rooms_, 0);
@@ -171,6 +229,7 @@ TEST_F(Sender, MemoryIsHeldUntilTheSenderIsGone) {
   EXPECT_EQ(arena_->bytes_reserved(), 128);
   ASSERT_TRUE(Ship(0, 8).ok());
   Finish();
+  lane_.reset();
   sender_.reset();
   // The last send's callback may still be on its way out on the transport's thread.
   connection_->Close();

@@ -1,12 +1,8 @@
 // A remote behind a proxy that passes bytes on one by one, and one that answers what no Redis does.
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <future>
 #include <memory>
 #include <thread>
@@ -16,94 +12,11 @@
 #include "gtest/gtest.h"
 #include "tests/server/store/store_fixture.h"
 #include "tests/testing/redis_process.h"
+#include "tests/testing/slow_proxy.h"
 #include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
-
-// A socket that listens on a free port of loopback.
-class Listener {
- public:
-  Listener() : file_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address = {.sin_family = AF_INET};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t bytes = sizeof(address);
-    EXPECT_EQ(bind(file_, reinterpret_cast<const sockaddr*>(&address), bytes), 0);
-    EXPECT_EQ(listen(file_, 64), 0);
-    EXPECT_EQ(getsockname(file_, reinterpret_cast<sockaddr*>(&address), &bytes), 0);
-    address_ = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
-  }
-  ~Listener() { close(file_); }
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
-
-  const std::string& address() const { return address_; }
-  // -1: nothing came for a while.
-  int Accept() const {
-    pollfd wait = {.fd = file_, .events = POLLIN};
-    return poll(&wait, 1, 20) > 0 ? accept(file_, nullptr, nullptr) : -1;
-  }
-
- private:
-  const int file_;
-  std::string address_;
-};
-
-// Between a store and its remote.
-class SlowProxy {
- public:
-  explicit SlowProxy(int to_port) : to_port_(to_port), thread_([this] { Run(); }) {}
-  ~SlowProxy() {
-    stop_ = true;
-    thread_.join();
-    for (std::thread& connection : connections_) connection.join();
-  }
-  SlowProxy(const SlowProxy&) = delete;
-  SlowProxy& operator=(const SlowProxy&) = delete;
-
-  const std::string& address() const { return listener_.address(); }
-  // From now on the remote's answers come byte by byte, each so long after the one before; zero: as they are.
-  void Drip(absl::Duration interval) { drip_ms_ = static_cast<int>(absl::ToInt64Milliseconds(interval)); }
-
- private:
-  void Run() {
-    while (!stop_) {
-      if (const int client = listener_.Accept(); client >= 0) {
-        connections_.emplace_back([this, client] { Pass(client); });
-      }
-    }
-  }
-  void Pass(int client) const {
-    const int server = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(to_port_))};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    bool open = connect(server, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-    while (open && !stop_) {
-      pollfd waits[] = {{.fd = client, .events = POLLIN}, {.fd = server, .events = POLLIN}};
-      if (poll(waits, 2, 20) <= 0) continue;
-      if (waits[0].revents != 0) open = Copy(client, server, 1 << 16);
-      if (open && waits[1].revents != 0) {
-        const int drip_ms = drip_ms_;
-        open = Copy(server, client, drip_ms > 0 ? 1 : 1 << 16);
-        if (drip_ms > 0) absl::SleepFor(absl::Milliseconds(drip_ms));
-      }
-    }
-    close(client);
-    close(server);
-  }
-  static bool Copy(int from, int to, size_t most) {
-    std::vector<char> bytes(most);
-    const ssize_t got = recv(from, bytes.data(), bytes.size(), 0);
-    return got > 0 && send(to, bytes.data(), static_cast<size_t>(got), MSG_NOSIGNAL) == got;
-  }
-
-  const int to_port_;
-  const Listener listener_;
-  std::atomic<bool> stop_{false};
-  std::atomic<int> drip_ms_{0};
-  std::vector<std::thread> connections_;
-  std::thread thread_;
-};
 
 class SlowRemote : public ::testing::Test {
  protected:
@@ -220,7 +133,7 @@ TEST(FalseRemote, AReplyOfTooManyElementsIsAnError) {
   for (const std::string& answer :
        {std::string("*65537\r\n"), std::string("*2147483647\r\n"), std::string("*4294967295\r\n"),
         std::string("*-7\r\n"), std::string("*2\r\n*40000\r\n"), std::string("nonsense\r\n")}) {
-    const Listener listener;
+    const LoopbackListener listener;
     std::thread server([&] {
       int client = -1;
       while (client < 0) client = listener.Accept();

@@ -61,6 +61,20 @@ TEST_F(Kept, KeepsACompleteHandoffInWhateverOrderItsFramesCame) {
   EXPECT_EQ(store_.stats().hits + store_.stats().misses, 0u) << "a look-up for a plan is no use";
 }
 
+// A prefill server sends stored chunks while it encodes those behind them.
+TEST_F(Kept, KeepsChunksWhoseFramesWereSentInTurn) {
+  const auto collector = Collect();
+  const std::vector<int32_t> prompt = Letters("abcdefgh");
+  const auto first = LetterFrames(prompt, 0, 4);
+  const auto second = LetterFrames(prompt, 4, 8);
+  collector->Add(1, Header(0, second[0]), second[0].payload);
+  collector->Add(1, Header(1, first[0]), first[0].payload);
+  collector->Add(1, Header(2, second[1]), second[1].payload);
+  collector->Add(1, Header(3, first[1]), first[1].payload);
+  collector->Keep(prompt);
+  EXPECT_EQ(Tokens("abcdefgh"), 8);
+}
+
 TEST_F(Kept, KeepsNothingBeforeTheHandoffIsComplete) {
   const auto collector = Collect();
   AddBackwards("abcd", *collector);

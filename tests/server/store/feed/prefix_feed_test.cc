@@ -29,7 +29,11 @@ class Feed : public ::testing::Test {
     prompt_ = Letters(text);
     feed_ = std::make_shared<PrefixFeed>(
         PrefixFeed::Context{store == nullptr ? &store_ : store, &flights_, &timer_},
-        PrefixFeed::Prompt{&codec_, "", prompt_, max_age, patience});
+        PrefixFeed::Prompt{.codec = &codec_,
+                           .tokens = prompt_,
+                           .max_age = max_age,
+                           .patience = patience,
+                           .on_found = [this](const PrefixFeed::Found& found) { found_.push_back(found); }});
     feed_->Start(
         sink_,
         [this](size_t weight) {
@@ -55,6 +59,7 @@ class Feed : public ::testing::Test {
   const std::shared_ptr<MemorySink> sink_ = std::make_shared<MemorySink>();
   std::atomic<int> room_{100};
   std::vector<int32_t> prompt_;
+  std::vector<PrefixFeed::Found> found_;  // of the feed's thread until it waits or is done
   std::promise<absl::StatusOr<PrefixFeed::Sent>> done_;
   std::future<absl::StatusOr<PrefixFeed::Sent>> result_ = done_.get_future();
   std::shared_ptr<PrefixFeed> feed_;
@@ -80,6 +85,45 @@ TEST_F(Feed, LeavesTheRestToItsCaller) {
   EXPECT_NE(sent->flight, nullptr);
   EXPECT_EQ(sink_->payloads.size(), 4u);
   EXPECT_EQ(store_.stats().partial_hits, 1u);
+}
+
+TEST_F(Feed, SaysWhatIsLeftBeforeItHasSentTheRest) {
+  room_ = 1;
+  Start("abcdefghijkl");
+  EXPECT_FALSE(IsDone());
+  EXPECT_THAT(SentTokens(), ElementsAre(0));
+  ASSERT_EQ(found_.size(), 1u);
+  EXPECT_EQ(found_[0].end.tokens, 8);
+  EXPECT_TRUE(found_[0].in_memory);
+  EXPECT_NE(found_[0].flight, nullptr);
+  room_ = 100;
+  feed_->Resume();
+  EXPECT_EQ(Result()->end.tokens, 8);
+  EXPECT_EQ(found_.size(), 1u);
+}
+
+TEST_F(Feed, SaysNothingOfAPromptThatIsStored) {
+  Start("abcdefgh");
+  ASSERT_TRUE(Result().ok());
+  EXPECT_TRUE(found_.empty());
+}
+
+TEST_F(Feed, SaysWhatIsLeftOnlyWhenNoOtherRunEncodesIt) {
+  std::unique_ptr<Flights::Flight> first =
+      flights_.Begin(store_.Begin(codec_, "").key, Letters("abcdefghijkl"), 8);
+  room_ = 1;
+  Start("abcdefghijkl");
+  EXPECT_FALSE(IsDone());
+  EXPECT_TRUE(found_.empty());
+  EXPECT_THAT(SentTokens(), ElementsAre(0));
+  first = nullptr;  // it failed; there is still no room
+  for (int i = 0; i < 4000 && !IsDone(); ++i) {
+    room_ = 1;
+    feed_->Resume();
+  }
+  EXPECT_EQ(Result()->end.tokens, 8);
+  ASSERT_EQ(found_.size(), 1u);
+  EXPECT_EQ(found_[0].end.tokens, 8);
 }
 
 TEST_F(Feed, SendsAsManyPlanesAsAreWanted) {
@@ -247,6 +291,25 @@ TEST_F(FeedFromDisk, LeavesWhatCannotBeReadToItsCaller) {
   EXPECT_NE(sent->flight, nullptr);
   EXPECT_THAT(SentTokens(), ElementsAre(0, 0));
   EXPECT_EQ(store->stats().damaged, 1u);
+  ASSERT_EQ(found_.size(), 1u);
+  EXPECT_EQ(found_[0].end.tokens, 4) << "a prompt that is found whole is announced when it is not";
+}
+
+TEST_F(FeedFromDisk, SaysAtTheEndThatLessCouldBeReadThanWasFound) {
+  {
+    std::fstream file(absl::StrCat(directory_, "/", SegmentName(1)),
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(2 * kStoreBlock + ChunkMetaBytes(4, 2));
+    file.put('x');
+  }
+  const auto store = Open();
+  Start("abcdefghijklm", absl::Seconds(20), absl::InfiniteDuration(), store.get());
+  const auto sent = Result();
+  ASSERT_TRUE(sent.ok());
+  EXPECT_EQ(sent->end.tokens, 4);
+  ASSERT_EQ(found_.size(), 1u);
+  EXPECT_EQ(found_[0].end.tokens, 12);
+  EXPECT_FALSE(found_[0].in_memory);
 }
 
 // All threads that read wait, as for a disk that hangs.
