@@ -22,7 +22,7 @@ struct DeviceOptions {
   // Whether a GPU remembers repeated work as CUDA graphs. Results are the same bits either way.
   bool graphs = true;
   // Whether a decode step's kernels begin on a GPU of compute capability 9.0 while those in front of them end (programmatic
-  // dependent launch): their first weights are then on their way. Off until a card has timed it.
+  // dependent launch): their first weights are then on their way. Off: an H200 took longer with it (tests/gpu/README.md).
   bool dependent_launch = false;
 };
 

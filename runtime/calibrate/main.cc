@@ -380,7 +380,8 @@ absl::Status Run(int argc, char** argv) {
       "matrices of the artifact: f32, bf16 or int8, which has a scale per row and half the bytes of bf16");
   machine.AddCompute(&flags, job.compute, "arithmetic of both models");
   flags.Add("seed", "N", &seed, "same seed, machine, device and threads: the same bytes");
-  machine.AddDevice(&flags, "cpu or cuda:N, for forward passes and measurements; fits and training are the CPU's");
+  machine.AddDevice(&flags,
+                    "cpu or cuda:N, for forward passes and measurements; fits and training are the CPU's");
   machine.AddThreads(&flags);
   AddAludelFlags(&flags, &aludel, &aludel_flags);
   PlanFlags plan_flags;

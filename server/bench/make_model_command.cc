@@ -45,7 +45,8 @@ absl::Status MakeModelCommand(int argc, char** argv) {
   if (shard_megabytes < 1 || shard_megabytes > kMegabyte) {
     return absl::InvalidArgumentError("--shard-mb wants a number from 1 to 1000000");
   }
-  if (layers < 0 || layers > 1000) return absl::InvalidArgumentError("--layers wants a number from 0 to 1000");
+  if (layers < 0 || layers > 1000)
+    return absl::InvalidArgumentError("--layers wants a number from 0 to 1000");
   options.layers = static_cast<int>(layers);
   options.seed = static_cast<uint64_t>(seed);
   options.shard_bytes = shard_megabytes * kMegabyte;

@@ -101,8 +101,7 @@ absl::StatusOr<Study> PlanStudy(const Flags& flags) {
                           Tokenizer::Load(ModelPath::Parse(flags.consumer).base));
   ALUDEL_ASSIGN_OR_RETURN(std::vector<int32_t> text, TokensOf(flags.text, *tokenizer));
   // A model may know more ids than its tokenizer, and the gateway takes only those of the tokenizer.
-  const int64_t vocab =
-      std::min<int64_t>({producer.vocab, consumer.vocab, int64_t{tokenizer->vocab_size()}});
+  const int64_t vocab = std::min<int64_t>({producer.vocab, consumer.vocab, int64_t{tokenizer->vocab_size()}});
   const std::string bin =
       flags.bin.empty() ? std::filesystem::read_symlink("/proc/self/exe").parent_path().string() : flags.bin;
   return Study{.lengths = std::move(lengths),
@@ -110,8 +109,7 @@ absl::StatusOr<Study> PlanStudy(const Flags& flags) {
                .setups = std::move(setups),
                .raw_bytes_per_token = int64_t{4} * producer.layers * producer.kv_dim(),
                .bin = bin,
-               .prompts = TtftPrompts(vocab, std::move(text),
-                                      static_cast<uint64_t>(flags.seed))};
+               .prompts = TtftPrompts(vocab, std::move(text), static_cast<uint64_t>(flags.seed))};
 }
 
 absl::Status Write(const std::string& path, const std::string& text) {

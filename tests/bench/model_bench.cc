@@ -204,7 +204,8 @@ int main(int argc, char** argv) {
     std::fprintf(
         stderr,
         "usage: model_bench --model=DIR [--device=NAME] [--threads=N] [--cores=LIST] [--graphs=on|off] "
-        "[--dependent-launch=off|on] [--compute=bf16|f32] [--weights=int8|int4] [--chunk=N] [--prefill=TOKENS,...] "
+        "[--dependent-launch=off|on] [--compute=bf16|f32] [--weights=int8|int4] [--chunk=N] "
+        "[--prefill=TOKENS,...] "
         "[--decode=BATCH:CONTEXT,...] "
         "[--benchmark_...]\n");
     return 1;

@@ -33,9 +33,9 @@ struct Cost {
 // Since the process began, or Reset.
 struct Counts {
   std::map<std::string, int64_t> launches;  // by kernel ("Rope<float>"), and "cublasLtMatmul"
-  int64_t early = 0;  // of those that have run, what may begin before the kernel in front has ended
-  int64_t graph_launches = 0;               // whole graphs; their kernels count above, too
-  int64_t captured = 0;                     // graphs made
+  int64_t early = 0;           // of those that have run, what may begin before the kernel in front has ended
+  int64_t graph_launches = 0;  // whole graphs; their kernels count above, too
+  int64_t captured = 0;        // graphs made
   int64_t copies = 0;
   int64_t copied_bytes = 0;  // between host and device, either way
   int64_t allocations = 0;   // of device memory

@@ -63,20 +63,20 @@ cudaError_t Launch(const void* function, const dim3& grid, const dim3& block, vo
     return last = error;
   }
   const Extent blocks{grid.x, grid.y, grid.z}, threads{block.x, block.y, block.z};
-  Enqueue(stream, {name,
-                   [name, cost = CostOf(name, arguments, blocks), body = kernel->bind(arguments), kernel,
-                    blocks, threads, shared, behind] {
-                     if (behind) ++TheWorld().counts.early;
-                     if (cost != nullptr) AddCost(name, cost());
-                     if (TheWorld().count_only) return;
-                     const uint64_t awaits =
-                         RunKernel(*kernel, blocks, threads, shared, TheWorld().random(), body);
-                     // Blocks without work may end; the others wait with all their threads.
-                     if (behind && (awaits == 0 || awaits % (threads.x * threads.y * threads.z) != 0)) {
-                       Die(name + " may begin before the kernel in front of it has ended, and does not await it");
-                     }
-                   },
-                   nullptr, nullptr});
+  Enqueue(stream,
+          {name,
+           [name, cost = CostOf(name, arguments, blocks), body = kernel->bind(arguments), kernel, blocks,
+            threads, shared, behind] {
+             if (behind) ++TheWorld().counts.early;
+             if (cost != nullptr) AddCost(name, cost());
+             if (TheWorld().count_only) return;
+             const uint64_t awaits = RunKernel(*kernel, blocks, threads, shared, TheWorld().random(), body);
+             // Blocks without work may end; the others wait with all their threads.
+             if (behind && (awaits == 0 || awaits % (threads.x * threads.y * threads.z) != 0)) {
+               Die(name + " may begin before the kernel in front of it has ended, and does not await it");
+             }
+           },
+           nullptr, nullptr});
   return cudaSuccess;
 }
 
@@ -152,7 +152,8 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
   bool behind = false;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
-    if (config->attrs[i].id != cudaLaunchAttributeProgrammaticStreamSerialization) return cudaErrorInvalidValue;
+    if (config->attrs[i].id != cudaLaunchAttributeProgrammaticStreamSerialization)
+      return cudaErrorInvalidValue;
     behind = config->attrs[i].val.programmaticStreamSerializationAllowed != 0;
   }
   return Launch(function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes,

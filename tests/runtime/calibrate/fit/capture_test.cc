@@ -26,7 +26,8 @@ class Captured {
         layers_(model_->config().layers),
         capture_(PromptCapture::Create(*model_, half, 256, &layers_).value()) {}
 
-  const std::vector<CapturedLayer>& Of(absl::Span<const int32_t> ids, absl::Span<const int64_t> branches = {}) {
+  const std::vector<CapturedLayer>& Of(absl::Span<const int32_t> ids,
+                                       absl::Span<const int64_t> branches = {}) {
     std::fill(layers_.begin(), layers_.end(), CapturedLayer());
     const absl::Status status = capture_->Run(ids, branches);
     EXPECT_TRUE(status.ok()) << status;
