@@ -41,8 +41,7 @@ PrefillRun::~PrefillRun() {
   context_.runs->Remove(spec_.ticket, this);
   SetLoad(0);
   // What these hold is the context's: memory of its arena, a place in its flights, codecs on its device.
-  recorder_.reset();
-  feed_.reset();
+  producer_.reset();
   sender_.reset();
   extent_ = {};
   spec_.codec.reset();
