@@ -89,11 +89,12 @@ __device__ void MultiplyTiles(int tiles, const SkinnyRows& a, float* shared, con
                               const Meanwhile& meanwhile, const Finish& finish) {
   constexpr int kSteps = 4;  // of 32 inputs, which a run of a warp has
   constexpr int kRun = kSteps * 4 * kLaneInputs;
+  constexpr int kAhead = far ? kSteps : 1;  // of them that have `a` beside W, or a step that is not used
   const int lane = threadIdx.x % 32;
   const int first = lane % 4 * kLaneInputs;
   struct Run {
     uint4 w[kSteps][2];
-    uint4 a[far ? kSteps : 1][kRowTiles];
+    uint4 a[kAhead][kRowTiles];
   };
   const auto rows_at = [&](int64_t begin, int s, uint4(&rows)[kRowTiles]) {
     const int64_t k = begin + s * 4 * kLaneInputs + first;
@@ -117,7 +118,7 @@ __device__ void MultiplyTiles(int tiles, const SkinnyRows& a, float* shared, con
   const auto load_a = [&](int64_t begin, Run& run) {
     if constexpr (far) {
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s) rows_at(begin, s, run.a[s]);
+      for (int s = 0; s < kAhead; ++s) rows_at(begin, s, run.a[s]);
     }
   };
   Run next;
@@ -154,7 +155,7 @@ __device__ void MultiplyTiles(int tiles, const SkinnyRows& a, float* shared, con
         if constexpr (!far) rows_at(begin, s, near);
 #pragma unroll
         for (int n = 0; n < kRowTiles; ++n) {
-          const uint4 rows = far ? run.a[far ? s : 0][n] : near[n];
+          const uint4 rows = far ? run.a[s % kAhead][n] : near[n];
           Mma(sums[n], first_half, rows.x, rows.y);
           Mma(sums[n], second_half, rows.z, rows.w);
         }
