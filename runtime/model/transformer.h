@@ -118,7 +118,7 @@ class Transformer {
   // Rows that a step becomes which only decodes `rows` sequences: more where the device remembers steps (ReplayKinds), so that
   // few numbers stand for all.
   int64_t RoundedRows(int64_t rows) const;
-  // Steps of more sequences are taken as they are, and not remembered: rows that nobody reads would cost arithmetic, which
+  // Steps of more sequences are taken as they are, and not remembered: unread rows would cost arithmetic, which
   // products of so many are bound by, and the host arrays of many more are larger than a graph has room for.
   static constexpr int64_t kMostFilledRows = 512;
   // Room for the logits of steps that ask for those of up to `rows` rows; without it the first such step makes room. The model

@@ -49,7 +49,7 @@ class RequestPlanner {
   void Learn(const RequestTimeline::Started& started, const SequenceTimes& times, int64_t cached_tokens,
              Handoff* handoff);
   void Release();
-  // Releases, and lets go of the codecs: before the context goes, once nobody calls any more.
+  // Releases, and lets go of the codecs: before the context goes, after the last call.
   void Close();
 
  private:

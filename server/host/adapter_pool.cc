@@ -239,7 +239,7 @@ void AdapterPool::Load(const EntryRef& entry) {
   std::vector<Ready> failed;
   {
     absl::MutexLock lock(&mutex_);
-    while (loaded.ok() && codecs != codecs_) {  // set meanwhile; nobody has the adapter yet
+    while (loaded.ok() && codecs != codecs_) {  // set meanwhile; the adapter is not handed out yet
       codecs = codecs_;
       mutex_.Unlock();
       (*loaded)->Follow(*codecs);

@@ -44,12 +44,12 @@ struct CodecSet {
 
 // The sets of a server whose artifact is switched while it runs: the current one, the one before it while peers may still
 // ask for it, and older ones until their last handoff has ended. Peers switch at other moments, so that for a while both
-// ends have both. Whoever uses a codec holds its set, and no set is freed but by Tend: never on an engine's thread.
+// ends have both. A user of a codec holds its set, and no set is freed but by Tend: never on an engine's thread.
 // Thread-safe.
 //
 //   Switch: current -> kept -> (unused for `keep`) retired -> (no user left) freed
 //
-// One that comes while the kept one is asked for takes the place of the current one where nobody has asked for that:
+// One that comes while the kept one is asked for takes the place of the current one where no peer has asked for that:
 // peers that lag behind go on. Where both are asked for it waits.
 template <typename Factory>
 class CodecSets {
@@ -135,7 +135,7 @@ class CodecSets {
     absl::MutexLock lock(&mutex_);
     if (kept_ != nullptr && !IsUsed(kept_, kept_used_, now, keep)) retired_.push_back(std::move(kept_));
     for (auto set = retired_.begin(); set != retired_.end();) {
-      // A retired set is given to nobody any more: one that has no user now has none later.
+      // A retired set is not given out any more: one that has no user now has none later.
       if (set->use_count() > 1) {
         ++set;
         continue;

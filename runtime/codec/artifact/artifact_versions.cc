@@ -236,7 +236,7 @@ absl::StatusOr<ArtifactVersion> Place(const std::string& directory, const std::s
   if (error) return absl::UnavailableError(absl::StrCat(versions, ": ", error.message()));
   const std::string name = NameOf(last + 1);
   const std::string place = absl::StrCat(versions, "/", name);
-  // Its files, too: some may be copies that nobody has synced.
+  // Its files, too: some may be copies that were never synced.
   for (const auto& entry : fs::directory_iterator(partial, error)) {
     ALUDEL_RETURN_IF_ERROR(Sync(entry.path()));
   }

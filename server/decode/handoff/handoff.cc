@@ -30,7 +30,7 @@ absl::Status Late(const Patience& patience, absl::Duration taken) {
                 absl::ToDoubleSeconds(patience.silence), absl::ToDoubleSeconds(taken)));
 }
 
-// Whoever found it: the run, or what waits for its frames.
+// Found by the run, or by what waits for its frames.
 bool BlamedWhereItFails(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) || absl::IsDataLoss(status);
 }

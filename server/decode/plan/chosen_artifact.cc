@@ -28,7 +28,7 @@ void ChosenArtifact::Choose(const CodecSet<DecoderFactory>& set) {
     const auto found = next.find(name);
     if (found == next.end() || found->second != hashes) changed.insert(name);
   }
-  // With the lock: whoever chooses the same one finds that of the other forgotten.
+  // With the lock: a thread that chooses the same one finds that of the other forgotten.
   costs_->Forget(changed);
   directory_ = set.origin.directory;
   manifest_hash_ = set.origin.manifest_hash;

@@ -55,7 +55,7 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
     // What is left to compute will be stored. False: no other run waits for it, nor it for others.
     bool stores = true;
     // Called once, before `done` and by the same thread, where something of the prompt is not found. What is at the remote
-    // counts once the first chunk begins to come: one that hangs has nobody compute what is to be computed otherwise.
+    // counts once the first chunk begins to come: behind a remote that hangs nothing is begun.
     std::function<void(Found)> on_found = [](const Found&) {};
   };
   struct Sent {
