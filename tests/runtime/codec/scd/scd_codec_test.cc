@@ -164,8 +164,9 @@ TEST_F(Codec, IsOpenedAndMakesEncodersBesideTheModelsStream) {
   const auto codec = SmallEncoder();
   const auto encoder = codec->NewEncoder();
   ASSERT_TRUE(encoder.ok());
-  EXPECT_TRUE(UploadFor(side_.model(), {1, 2}).ok());
-  // There, work waits until somebody synchronizes.
+  const auto uploaded = UploadFor(side_.model(), {1, 2});  // until the end: to free it is to wait for all work
+  EXPECT_TRUE(uploaded.ok());
+  // There, work waits until its stream is synchronized.
   EXPECT_TRUE(device.name() != "guarded" || !device.Finished(side_.model().stream()));
   EXPECT_TRUE(device.Synchronize(side_.model().stream()).ok());
 }
