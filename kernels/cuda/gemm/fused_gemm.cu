@@ -28,6 +28,17 @@ __global__ void __launch_bounds__(kSkinnyThreads, kSkinnyBlocksPerSm)
   GateUpBlock(args, reinterpret_cast<Bf16*>(rows), sums);
 }
 
+template <typename Args>
+cudaError_t LaunchFused(void (*kernel)(Args), unsigned grid, bool early, const Args& args,
+                        cudaStream_t stream) {
+  const size_t rows_bytes = FusedSharedBytes(args.a.rows, args.a.in);
+  // Past 48 KiB, with what the sums take, a kernel has to ask.
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(rows_bytes));
+  if (error != cudaSuccess) return error;
+  return LaunchBehind(early, kernel, grid, kSkinnyThreads, rows_bytes, stream, args);
+}
+
 }  // namespace
 
 cudaError_t LaunchRopeAngles(const float* inverse_frequency, float attention_factor, int half,
@@ -41,16 +52,14 @@ cudaError_t LaunchRopeAngles(const float* inverse_frequency, float attention_fac
 cudaError_t LaunchQkv(const QkvArgs& args, int blocks, bool early, cudaStream_t stream) {
   if (args.a.rows == 0) return cudaSuccess;
   const auto grid = static_cast<unsigned>(std::min(QkvTiles(args), blocks));
-  const auto kernel = args.kv.dtype == DType::kF32 ? NormQkv<float> : NormQkv<Bf16>;
-  return LaunchBehind(early, kernel, grid, kSkinnyThreads, FusedSharedBytes(args.a.rows, args.a.in), stream,
-                      args);
+  return LaunchFused(args.kv.dtype == DType::kF32 ? NormQkv<float> : NormQkv<Bf16>, grid, early, args,
+                     stream);
 }
 
 cudaError_t LaunchGateUp(const GateArgs& args, int blocks, bool early, cudaStream_t stream) {
   if (args.a.rows == 0) return cudaSuccess;
   const auto grid = static_cast<unsigned>(std::min(GateTiles(args), blocks));
-  return LaunchBehind(early, NormGateUp, grid, kSkinnyThreads, FusedSharedBytes(args.a.rows, args.a.in),
-                      stream, args);
+  return LaunchFused(NormGateUp, grid, early, args, stream);
 }
 
 }  // namespace aludel::cuda

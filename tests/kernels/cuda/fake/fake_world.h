@@ -63,9 +63,9 @@ struct World {
   std::map<cudaGraph_t, std::shared_ptr<Graph>> graphs;
   std::map<cudaGraphExec_t, std::shared_ptr<Graph>> execs;
   std::map<const char*, Allocation> allocations;
-  std::map<const char*, size_t> registered;    // host memory of cudaHostRegister
-  std::map<const void*, std::string> kernels;  // by the host's function
-  std::map<const void*, int> shared_limits;    // cudaFuncSetAttribute
+  std::map<const char*, size_t> registered;     // host memory of cudaHostRegister
+  std::map<const void*, std::string> kernels;   // by the host's function
+  std::map<const void*, size_t> shared_limits;  // cudaFuncSetAttribute
   Counts counts;
   size_t most_bytes = SIZE_MAX;
   int64_t launches_left = INT64_MAX;

@@ -164,7 +164,8 @@ TEST_F(Codec, IsOpenedAndMakesEncodersBesideTheModelsStream) {
   const auto codec = SmallEncoder();
   const auto encoder = codec->NewEncoder();
   ASSERT_TRUE(encoder.ok());
-  const auto uploaded = UploadFor(side_.model(), {1, 2});  // until the end: to free it is to wait for all work
+  const auto uploaded =
+      UploadFor(side_.model(), {1, 2});  // until the end: to free it is to wait for all work
   EXPECT_TRUE(uploaded.ok());
   // There, work waits until its stream is synchronized.
   EXPECT_TRUE(device.name() != "guarded" || !device.Finished(side_.model().stream()));
