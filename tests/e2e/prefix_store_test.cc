@@ -249,7 +249,8 @@ TEST(PrefixStore, ARequestOfAnotherSaltDoesWhatAMissDoes) {
     if (anew) request.set_max_staleness_ms(1 << 30);  // not from the decode server's cache
     const Answer answer = fleet.Ask(request);
     EXPECT_TRUE(answer.status.ok()) << answer.status;
-    Deeds deeds = {{"bytes received", answer.started.payload_bytes()},
+    // How many bytes the codes have depends on the prompt's text.
+    Deeds deeds = {{"bytes were received", answer.started.payload_bytes() > 0 ? 1 : 0},
                    {"cached tokens", answer.started.cached_tokens()},
                    {"stored tokens", answer.finished.stored_tokens()},
                    {"remote", answer.started.plan() == "remote" ? 1 : 0}};

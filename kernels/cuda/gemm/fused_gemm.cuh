@@ -73,7 +73,7 @@ struct QkvTile {
   }
 };
 
-// A grid of any size, kSkinnyThreads threads; `a` [rows, FusedStride], `sums` [kSkinnySharedBytes]. Row i of x is the i-th
+// A grid of at most QkvTiles, kSkinnyThreads threads; `a` [rows, FusedStride], `sums` [kSkinnySharedBytes]. Row i of x is the i-th
 // token of the table.
 template <typename Page>
 __device__ void QkvBlock(const QkvArgs& args, Bf16* a, float* sums) {
@@ -114,7 +114,7 @@ __device__ void QkvBlock(const QkvArgs& args, Bf16* a, float* sums) {
       });
 }
 
-// As above.
+// As above, of at most GateTiles.
 __device__ inline void GateUpBlock(const GateArgs& args, Bf16* a, float* sums) {
   MultiplyPairs(
       args.a, GateTiles(args), args.cols, a, sums,

@@ -80,7 +80,7 @@ struct SkinnyRows {
   int64_t in;
 };
 
-// The block's tiles of 16 outputs: blockIdx.x, and every gridDim.x-th behind it, of `tiles`. weights(tile, w) finds the lane's
+// The block's tiles of 16 outputs: blockIdx.x, and every gridDim.x-th behind it, of `tiles`, which are no fewer than blocks. weights(tile, w) finds the lane's
 // two rows of W. `meanwhile` runs when the first weights have been asked for and before `a` is read, which is loaded a run
 // ahead where it is `far`, in device memory. finish(tile, sums) is called by all threads when the warps' sums are at `sums`.
 // kSkinnySharedBytes at `shared`.
@@ -124,15 +124,12 @@ __device__ void MultiplyTiles(int tiles, const SkinnyRows& a, float* shared, con
   Run next;
   const int64_t step = int64_t{kSkinnyWarps} * kRun;
   const int64_t first_run = threadIdx.x / 32 * kRun;
-  const bool works = first_run < a.in;
-  const Bf16* w[2] = {};
+  const Bf16* w[2];
   int tile = blockIdx.x;
-  if (works && tile < tiles) {
-    weights(tile, w);
-    load_w(w, first_run, next);
-  }
+  weights(tile, w);
+  load_w(w, first_run, next);
   meanwhile();
-  if (works && tile < tiles) load_a(first_run, next);
+  load_a(first_run, next);
   float* sums_at = shared;
   for (; tile < tiles; tile += gridDim.x) {
     float sums[kRowTiles][4] = {};
@@ -168,7 +165,7 @@ __device__ void MultiplyTiles(int tiles, const SkinnyRows& a, float* shared, con
   }
 }
 
-// W and a of bf16; in % 8 == 0, rows of both 16-byte aligned, at most 8 * kRowTiles rows. A grid of any size, kSkinnyThreads
+// W and a of bf16; in % 8 == 0, rows of both 16-byte aligned, at most 8 * kRowTiles rows. A grid of at most SkinnyTiles, kSkinnyThreads
 // threads, kSkinnySharedBytes at `shared`.
 template <int kRowTiles>
 __device__ void SkinnyBf16(const SkinnyArgs& args, float* shared) {
