@@ -14,8 +14,10 @@ from typing import Dict, List, Tuple
 
 URL = os.environ["GATEWAY_URL"]
 MODEL = "chat"
-# Of one token, between a prefill of many rows and steps of one; where a CPU has AMX a library multiplies many rows of bf16.
-TOLERANCE = 2e-2 if "amx_tile" in open("/proc/cpuinfo", encoding="utf-8").read() else 2e-3
+# Where a CPU has AMX a library multiplies many rows of bf16: a token depends a little on how many there are.
+LIBRARY = "amx_tile" in open("/proc/cpuinfo", encoding="utf-8").read()
+TOLERANCE = 2e-2 if LIBRARY else 2e-3  # of one token, between a prefill of many rows and steps of one
+AGAIN = 2e-2 if LIBRARY else 1e-6      # of a few, between one batch and another
 QUESTIONS = 6
 
 
@@ -86,7 +88,7 @@ def loglikelihoods_are_the_models_own() -> None:
             assert abs(found - wanted) < TOLERANCE, (found, wanted, prompt)
     by_text = ask(texts)
     for one, other in zip(read(by_ids, contexts), read(by_text, contexts)):
-        assert abs(one[0] - other[0]) < 1e-6 and one[1] == other[1], (one, other)
+        assert abs(one[0] - other[0]) < AGAIN and one[1] == other[1], (one, other)
     # Alone, again (the prefix cache has all of them by now), and with no token generated.
     for prompt, context, wanted in zip(ids, contexts, read(by_ids, contexts)):
         alone = ask([prompt], max_tokens=0)
@@ -94,7 +96,7 @@ def loglikelihoods_are_the_models_own() -> None:
         assert len(alone["choices"][0]["logprobs"]["tokens"]) == len(prompt)
         found = read(alone, [context], end=0)
         found = [(sum(alone["choices"][0]["logprobs"]["token_logprobs"][context:]), found[0][1])]
-        assert abs(found[0][0] - wanted[0]) < 1e-6, (found, wanted)
+        assert abs(found[0][0] - wanted[0]) < AGAIN, (found, wanted)
 
 
 def greedy_answers_are_told_from_others() -> None:
