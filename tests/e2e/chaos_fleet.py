@@ -14,7 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Tuple
 
-from stack import ROOT, free_ports
+from stack import ROOT, free_ports, own_kernels
 
 MAX_TOKENS = 12
 BLOCK_TOKENS = 16  # of the servers' prefix caches
@@ -117,7 +117,7 @@ class Fleet:
             # One always computes, the other also sends from its cache of frames.
             self.add(name, "aludel-prefill", binaries, folder, admin, f"""
 listen: "127.0.0.1:{grpc[name]}" admin_listen: "127.0.0.1:{admin}"
-engine {{ directory: "deploy/demo/base" threads: 1 max_num_seqs: 8 kv_blocks: 512 }}
+engine {{ directory: "deploy/demo/base" threads: 1 max_num_seqs: 8 kv_blocks: 512{own_kernels()} }}
 codec {{ artifact: "deploy/demo/codec" }}
 transport {{ testing {{ seed: {seed + number} {faults} }} }}
 send_arena_bytes: 33554432 store {{ memory_bytes: {0 if number == 1 else 4 << 20} }} drain_timeout_ms: 3000
@@ -129,7 +129,7 @@ send_arena_bytes: 33554432 store {{ memory_bytes: {0 if number == 1 else 4 << 20
             # One remembers what was handed over, the other asks each time.
             self.add(name, "aludel-decode", binaries, folder, admin, f"""
 listen: "127.0.0.1:{grpc[name]}" admin_listen: "127.0.0.1:{admin}" served_model_name: "chat"
-engine {{ directory: "deploy/demo/chat" threads: 1 max_num_seqs: {room} kv_blocks: {64 * room}
+engine {{ directory: "deploy/demo/chat" threads: 1 max_num_seqs: {room} kv_blocks: {64 * room}{own_kernels()}
           prefix_cache: {"true" if number == 1 else "false"} }}
 codec {{ artifact: "deploy/demo/codec" }}
 transport {{ }}

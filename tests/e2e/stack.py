@@ -32,6 +32,12 @@ SERVERS = {"prefill": "aludel-prefill", "decode-chat": "aludel-decode", "decode-
 READY_S = 90
 
 
+def own_kernels() -> str:
+    """For an `engine`, where answers shall not depend on what else is in a batch or a cache: on a CPU with AMX a library multiplies
+    many rows of bf16, elsewhere our own kernels do, by which they do not (server/gateway/API.md)."""
+    return ' instructions: "avx512_bf16"' if "amx_tile" in Path("/proc/cpuinfo").read_text(encoding="utf-8") else ""
+
+
 def free_ports(count: int) -> List[int]:
     """Ports that nobody listens on at this moment, all different. They are below the ephemeral ones, so that no connection
     and no port that a server opens for itself takes one before its server has it."""
