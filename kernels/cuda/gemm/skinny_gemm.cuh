@@ -124,12 +124,16 @@ __device__ void MultiplyTiles(int tiles, const SkinnyRows& a, float* shared, con
   Run next;
   const int64_t step = int64_t{kSkinnyWarps} * kRun;
   const int64_t first_run = threadIdx.x / 32 * kRun;
-  const Bf16* w[2];
+  // Without it ptxas moves the first loads behind the wait for the kernel in front.
+  const bool works = first_run < a.in;
+  const Bf16* w[2] = {};
   int tile = blockIdx.x;
-  weights(tile, w);
-  load_w(w, first_run, next);
+  if (works) {
+    weights(tile, w);
+    load_w(w, first_run, next);
+  }
   meanwhile();
-  load_a(first_run, next);
+  if (works) load_a(first_run, next);
   float* sums_at = shared;
   for (; tile < tiles; tile += gridDim.x) {
     float sums[kRowTiles][4] = {};
