@@ -1,6 +1,6 @@
-"""Does the time of an answer tell whether somebody else has asked the same? One tenant's prompts are stored; then
+"""Does the time of an answer tell whether another tenant has asked the same? One tenant's prompts are stored; then
 they are asked for again by the tenant (a hit), by another one (who must not find them), and beside each a prompt as
-long that nobody has asked for (a miss). With the prompts in the decode server's prefix cache, and in the memory, on
+long that was never asked for (a miss). With the prompts in the decode server's prefix cache, and in the memory, on
 the disk and at the remote of the prefill server's store.
 
     salt_timing.py --bin build/release/bin [--prompts 40]

@@ -1,5 +1,5 @@
 """aludel-calibrate is killed behind its checkpoints and at random points, and started again until it is done. Its artifact
-must have the bytes of one that nobody disturbed, and what a killed run has finished must not be computed again.
+must have the bytes of one that was not disturbed, and what a killed run has finished must not be computed again.
 """
 
 import argparse

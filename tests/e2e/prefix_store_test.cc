@@ -234,7 +234,7 @@ TEST(PrefixStore, ARequestOfAnotherSaltDoesWhatAMissDoes) {
   ASSERT_TRUE(fleet.Start());
   const std::vector<int32_t> stored = DemoPrompts(1)[0];
   int others = 0;
-  // A prompt that nobody has asked for, as long as the stored one.
+  // A prompt that was never asked for, as long as the stored one.
   const auto unknown = [&] {
     std::vector<int32_t> prompt = stored;
     std::swap(prompt[0], prompt[static_cast<size_t>(++others)]);

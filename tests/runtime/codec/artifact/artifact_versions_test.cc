@@ -245,7 +245,7 @@ TEST_F(Versions, SaysWhichFileIsHeldByAnotherThatPublishes) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_THAT(Message(status), HasSubstr(lock + " is held by another process"));
   }
-  // Once it is let go, whoever waits goes on.
+  // Once it is let go, the one that waits goes on.
   std::thread publisher([&] { EXPECT_EQ(Publish(first), "0002"); });
   ::close(held);
   publisher.join();
