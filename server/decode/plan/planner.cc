@@ -130,8 +130,12 @@ constexpr double kSoonerSeconds = 0.001;
 // half of it served simulated days later (tests/bench/RESULTS.md).
 constexpr double kLinkPrice = 2;
 
-// What trying a plan may cost the request that tries it, in times of its best plan.
-constexpr double kTryWithin = 2;
+// What trying a plan may cost the request that tries it: until so many times its best plan's first token, or until so many seconds
+// where that is later. A short prompt is computed in less than any handoff takes, and what is given up tells nothing.
+constexpr double kTryTimes = 2;
+constexpr double kTrySeconds = 0.1;
+
+double TryWithin(double best) { return std::max(kTryTimes * best, kTrySeconds); }
 
 // The soonest of `candidates` and local prefill, which is expected to take `own` seconds.
 Plan Soonest(const std::vector<Plan>& candidates, double own) {
@@ -146,10 +150,10 @@ Plan Soonest(const std::vector<Plan>& candidates, double own) {
   return best;
 }
 
-// Has `plan`, which is tried in place of `best`, replaced in time for a first token within kTryWithin: by local
+// Has `plan`, which is tried in place of `best`, replaced in time for a first token within TryWithin: by local
 // prefill, or, where it is not expected by then, by its format from the best server.
 void Bound(const Plan& best, double own, bool expected, Plan* plan) {
-  const double within = kTryWithin * *best.predicted_ttft;
+  const double within = TryWithin(*best.predicted_ttft);
   if (own <= within) {
     plan->hedge_after = within - own;
   } else if (!expected && best.remote() && best.format == plan->format) {
@@ -161,7 +165,7 @@ void Bound(const Plan& best, double own, bool expected, Plan* plan) {
 // Seconds by which a tried plan's first token is expected after the best one's. None for a plan without a prediction: it is
 // tried to have one.
 double TryCost(double best, const std::optional<double>& tried) {
-  return tried ? std::max(0.0, std::min(*tried, kTryWithin * best) - best) : 0;
+  return tried ? std::max(0.0, std::min(*tried, TryWithin(best)) - best) : 0;
 }
 
 // Of a format the server's own store before targets, where it lacks little. Without targets the first of what is stored
@@ -202,7 +206,7 @@ Plan Fastest(std::vector<Plan> candidates, bool hedged, double try_seconds, cons
     if (prediction.stale) stale.push_back(plan);
   }
   Plan best = Soonest(candidates, *local.ttft);
-  const double within = kTryWithin * *best.predicted_ttft;
+  const double within = TryWithin(*best.predicted_ttft);
   for (Plan& plan : stale) {
     if (plan.target == best.target && plan.format == best.format) continue;
     plan.try_seconds = TryCost(*best.predicted_ttft, plan.predicted_ttft);

@@ -262,6 +262,9 @@ TEST(Planner, TriesAnotherPlanOnlyWhereItCostsAtMostTwiceTheBest) {
   EXPECT_EQ(line(), "b raw explore hedge 0.5");
   known["b raw"] = {.ttft = 0.9, .stale = true};
   EXPECT_EQ(line(), "b raw explore hedge 0.5");
+  // A short prompt is computed before any handoff could come: it may wait for one until 0.1 s are over.
+  known = {{"local", {.ttft = 0.025}}, {"b raw", {.stale = true}}};
+  EXPECT_EQ(line(), "b raw explore hedge 0.075");
 
   known = {{"local", {.ttft = 0.5}}, {"a aludel", {.ttft = 0.3}}, {"a raw", {.stale = true}}};
   EXPECT_EQ(line(), "a raw explore hedge 0.1");
