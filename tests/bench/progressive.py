@@ -1,73 +1,60 @@
-"""Would it pay to send the first planes of embedded codes first and the others after the first token? No server does so: this
-puts together what two programs measured of the parts.
+"""Would it pay to send the first planes of embedded codes first, and the others after the first token? No server does so; this
+takes what aludel-eval measured to links and answers:
 
-    build/release/bin/aludel-bench ttft --codec CODEC --formats p0,p0@1 --links 1M,10M,100M --json ttft.json ...
-    build/release/bin/aludel-eval --codec CODEC --formats p0,p0@1 --text FILE --upgrade-after 1,2,4,8,16,32,64 --out report ...
-    progressive.py --ttft ttft.json --report report/report.json --itl-ms 20
+    build/release/bin/aludel-eval --codec CODEC --formats p0,p0@1 --text FILE --upgrade-after 1,4,16,64 --out report ...
+    progressive.py report/report.json [--tokens 1000] [--links 1,10,100] [--itl-ms 20]
 
-The first token is that of the cut format, whose frames would come first; the other planes follow at the link's rate, whole frames'
-headers once more, while the answer goes on at a token every --itl-ms. Its loss is that of the measured upgrade which
-is next later. For each link and length: both first tokens, when the upgrade comes, and the mean KL of the answer's first tokens, by
-whole frames, upgraded, and by the first planes alone.
+Times are those of the bytes on the link (Mb/s) and nothing else; computing and round trips come on top of both ways. The answer goes
+on at a token every --itl-ms while the other planes come. They upgrade all of the cache at once, when the last has come, and
+their loss is that of the measured upgrade that is no sooner.
 """
 
 import argparse
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict
 
 TOKENS = (16, 64)  # of the answer, that the loss is a mean of
 
+Curve = Dict[str, Any]
+Upgrade = Dict[str, Any]
 
-def mean_kl(upgrade: Dict[str, Any], curve: Dict[str, Any], tokens: int) -> float:
+
+def mean_kl(upgrade: Upgrade, curve: Curve, tokens: int) -> float:
     """Over the first so many tokens."""
     total, begin = 0.0, 0
     for end, kl in zip(upgrade["spans"], curve["kl"]):
         total += kl * max(0, min(end, tokens) - begin)
         begin = end
-    return total / min(tokens, upgrade["spans"][-1])
+    return total / min(tokens, begin)
 
 
-def curve_of(upgrade: Dict[str, Any], after: float) -> Dict[str, Any]:
-    """The measured one that comes no sooner: what was read stays as it is."""
-    curves: List[Dict[str, Any]] = [one for one in upgrade["curves"] if not one["again"]]
-    later = [one for one in curves if one["after"] is not None and one["after"] >= after]
-    return min(later, key=lambda one: one["after"]) if later else next(one for one in curves if one["after"] is None)
-
-
-def first_token(rows: List[Dict[str, Any]], like: Dict[str, Any], form: str) -> Optional[float]:
-    """Seconds, in a format, over the link of another row."""
-    for row in rows:
-        if row["format"] == form and all(row[key] == like[key] for key in ("link_bits_per_second", "tokens", "state")):
-            return float(row["seconds"]["median"]) if "seconds" in row else None
-    return None
+def curve_of(upgrade: Upgrade, after: float) -> Curve:
+    """The measured one that comes no sooner; what was read before stays as it is."""
+    curves = [curve for curve in upgrade["curves"] if not curve["again"]]
+    never = next(curve for curve in curves if curve["after"] is None)
+    later = [curve for curve in curves if curve["after"] is not None and curve["after"] >= after]
+    return min(later, key=lambda curve: int(curve["after"]), default=never)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ttft", type=Path, required=True)
-    parser.add_argument("--report", type=Path, required=True)
+    parser.add_argument("report", type=Path)
+    parser.add_argument("--tokens", type=int, default=1000, help="of the prompt")
+    parser.add_argument("--links", default="1,10,100", help="Mb/s")
     parser.add_argument("--itl-ms", type=float, default=20)
     options = parser.parse_args()
-    rows = json.loads(options.ttft.read_text())["rows"]
-    print("| format | link, Mb/s | prompt tokens | first token, ms: whole; first planes | planes come after tokens | "
-          + " | ".join(f"KL of {tokens} tokens: whole; upgraded; first planes" for tokens in TOKENS) + " |")
-    print("|---" * (5 + len(TOKENS)) + "|")
+    losses = [f"KL of {tokens} tokens: whole, upgraded, first planes" for tokens in TOKENS]
+    print(f"| format | link, Mb/s | ms on it: whole, first planes | other planes come after tokens | {' | '.join(losses)} |")
+    print("|---" * (4 + len(losses)) + "|")
     for upgrade in json.loads(options.report.read_text())["upgrades"]:
-        cut = upgrade["format"]
-        for row in rows:
-            if row["format"] != cut or row["link_bits_per_second"] is None:
-                continue
-            base, whole = first_token(rows, row, cut), first_token(rows, row, cut.rsplit("@", 1)[0])
-            if base is None or whole is None:
-                continue
-            seconds = upgrade["upgrade_bytes_per_token"] * row["tokens"] * 8 / row["link_bits_per_second"]
-            after = seconds / (options.itl_ms / 1000)
-            curves = [curve_of(upgrade, 0), curve_of(upgrade, after), curve_of(upgrade, float("inf"))]
-            print(f"| {cut} | {row['link_bits_per_second'] / 1e6:g} | {row['tokens']} ({row['state']}) | {1e3 * whole:.0f}; "
-                  f"{1e3 * base:.0f} | {after:.1f} | "
-                  + " | ".join("; ".join(f"{mean_kl(upgrade, curve, tokens):.3f}" for curve in curves) for tokens in TOKENS)
-                  + " |")
+        for link in map(float, options.links.split(",")):
+            whole, base, rest = (8e-3 * options.tokens * upgrade[f"{part}_bytes_per_token"] / link
+                                 for part in ("whole", "base", "upgrade"))
+            after = rest / options.itl_ms
+            curves = [curve_of(upgrade, after) for after in (0, after, float("inf"))]
+            kl = [", ".join(f"{mean_kl(upgrade, curve, tokens):.4f}" for curve in curves) for tokens in TOKENS]
+            print(f"| `{upgrade['format']}` | {link:g} | {whole:.0f}, {base:.1f} | {after:.1f} | {' | '.join(kl)} |")
 
 
 if __name__ == "__main__":
