@@ -5,9 +5,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/open_device.h"
+#include "runtime/codec/aludel/embedded_coder.h"
+#include "runtime/codec/aludel/plane_upgrades.h"
 #include "runtime/codec/aludel/reconstruct.h"
 #include "runtime/codec/codec.h"
 #include "runtime/codec/handoff.h"
@@ -20,6 +23,7 @@ namespace {
 using namespace aludel;
 
 constexpr int64_t kTokens = 24;
+constexpr int kPlanes = 4;  // of embedded codes
 constexpr char kModel[] = "tests/runtime/model/golden/tiny/llama_tied";
 
 HostMatrix Small(int64_t rows, int64_t cols) {
@@ -54,7 +58,7 @@ std::unique_ptr<DecoderFactory> Aludel(LatentPacking packing, int recomputed_lay
   const int64_t side = shape.has_side() ? config.hidden : 0;
   const int64_t outputs = shape.groups[0].layers * 2 * config.kv_dim();
   AludelDecoderGroup group;
-  group.grid = {0.1f, {1, 2, 4, 8, 12, 16}, {0.1f, 0.3f, 0.7f, 0.9f, 0.99f, 0.999f}, 4};
+  group.grid = {0.1f, {1, 2, 4, 8, 12, 16}, {0.1f, 0.3f, 0.7f, 0.9f, 0.99f, 0.999f}, kPlanes};
   group.linear = Small(outputs, side + 6);
   group.bias.resize(outputs);
   return MakeAludelDecoders("aludel", "", shape, {group}, model).value();
@@ -67,6 +71,8 @@ struct Fixture {
   BlockTable table;
   std::vector<int32_t> prompt;
   std::vector<std::unique_ptr<DecoderFactory>> codecs;
+  const DecoderFactory* base = nullptr;   // of the codecs, the first plane of embedded codes
+  const DecoderFactory* whole = nullptr;  // all of them
 
   Fixture() {
     auto loaded = Transformer::Load(device.get(), kModel, {.compute = DType::kF32, .max_rows = 16});
@@ -88,10 +94,34 @@ struct Fixture {
     codecs.push_back(Aludel(LatentPacking::kDeflate, 0, *model));
     codecs.push_back(Aludel(LatentPacking::kRans, -1, *model));
     codecs.push_back(Aludel(LatentPacking::kEmbedded, -1, *model));
+    whole = codecs.back().get();
     codecs.push_back(Aludel(LatentPacking::kEmbedded, -1, *model, /*planes=*/1));
+    base = codecs.back().get();
     // Last: a build, or a machine, without libavcodec does without.
     if (LoadHevcDecoder().ok()) codecs.push_back(Aludel(LatentPacking::kVideo, -1, *model));
   }
+};
+
+// A handoff whose frames come in two parts: what decodes of an upgrade must be a whole frame.
+class Upgrades {
+ public:
+  Upgrades(const DecoderFactory& whole, const KvTarget& target)
+      : decoder_(whole.NewDecoder().value()), target_(target) {
+    if (!BeginHandoff(*decoder_, target).ok()) std::abort();
+  }
+  void Add(FrameCoverage coverage, absl::Span<const uint8_t> payload) {
+    if (coverage.plane == 0) return upgrades_.AddBase(coverage, payload).IgnoreError();
+    const absl::StatusOr<std::vector<uint8_t>> joined = upgrades_.Join(coverage, payload);
+    if (!joined.ok()) return;
+    if (CountPlanes(*joined).value_or(0) != kPlanes) std::abort();
+    coverage.plane = 0;
+    decoder_->Apply(coverage, *joined, target_).IgnoreError();
+  }
+
+ private:
+  const std::unique_ptr<KvDecoder> decoder_;
+  const KvTarget target_;
+  PlaneUpgrades upgrades_{/*base_planes=*/1, kPlanes};
 };
 
 }  // namespace
@@ -111,6 +141,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
                         codec.spec().recomputed_head_tokens};
   const auto decoder = codec.NewDecoder();
   if (!decoder.ok() || !BeginHandoff(**decoder, target).ok()) std::abort();
+  std::optional<Upgrades> upgrades;
+  if (&codec == kFixture->base) upgrades.emplace(*kFixture->whole, target);
   for (int frames = 0; rest.size() >= 7 && frames < 16; ++frames) {
     const FrameCoverage coverage{rest[0], rest[1], static_cast<uint16_t>(rest[2] >> 4), rest[3], rest[4]};
     const bool fits = (rest[2] & 1) != 0;
@@ -120,6 +152,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     if (fits) payload.resize(codec.spec().max_frame_bytes(coverage.tokens), rest[6]);
     rest.remove_prefix(7 + length);
     (*decoder)->Apply(coverage, payload, target).IgnoreError();
+    if (upgrades.has_value()) upgrades->Add(coverage, payload);
   }
   return 0;
 }
