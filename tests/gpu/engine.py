@@ -80,14 +80,18 @@ def otherwise(bundle: Bundle, report: Report, batches: List[int], flag: str, suf
 
 
 def graphs(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
-    """Decode steps launched one operation after the other, where `engine` has them as CUDA graphs; and with kernels that begin
-    before those in front of them have ended."""
+    """Decode steps launched one operation after the other, where `engine` has them as CUDA graphs; with the library's products
+    for batches where `engine` has our own; and with kernels that begin before those in front of them have ended."""
     model.wait(clock)
     command = f"tests/gpu/run.sh --device {bundle.device} --only engine,graphs"
     alone = otherwise(bundle, report, [1] if bundle.small else [1, 8, 64], "--graphs=off", "without_graphs", model,
-                      clock.left() / 2)
+                      clock.left() / 3)
     for batch, slower in alone.items():
         report.add(f"decode_graph_speedup_batch_{batch}", slower, "ratio", ">= 1", command)
+    library = otherwise(bundle, report, [1] if bundle.small else [16, 32, 64], "--batch-gemm=off", "library_gemm", model,
+                        clock.left() / 2)
+    for batch, slower in library.items():
+        report.add(f"decode_batch_gemm_speedup_batch_{batch}", slower, "ratio", ">= 1", command)
     early = otherwise(bundle, report, [1] if bundle.small else [1, 2, 4, 8, 16], "--dependent-launch=on", "early_launch", model,
                       clock.left())
     for batch, slower in early.items():

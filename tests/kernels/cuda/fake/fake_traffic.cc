@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/cuda/attention/attention_args.h"
+#include "kernels/cuda/gemm/batch_index.h"
 #include "kernels/cuda/gemm/fused_args.h"
 #include "kernels/cuda/gemm/skinny_index.h"
 #include "tests/kernels/cuda/fake/fake_cuda.h"
@@ -44,6 +45,14 @@ Cost CostOfProduct(int64_t, const SkinnyArgs& args, int64_t weight_bytes) {
   const int64_t rows = args.out.rows, outs = args.out.cols;
   return {weight_bytes + rows * args.in * (args.a_scales == nullptr ? 2 : 1) +
               BytesOf(args.out) * (args.accumulate ? 2 : 1) + (args.bias == nullptr ? 0 : outs * 4),
+          ProductFlops(rows, args.in, outs)};
+}
+
+// Sums of pieces come and go in the cache.
+Cost CostOfBatch(int64_t, const BatchArgs& args) {
+  const int64_t rows = args.out.rows, outs = args.out.cols;
+  return {(outs + rows) * args.in * 2 + BytesOf(args.out) * (args.accumulate ? 2 : 1) +
+              (args.bias == nullptr ? 0 : outs * 4),
           ProductFlops(rows, args.in, outs)};
 }
 
@@ -85,6 +94,9 @@ void AddProducts(Costs& to) {
             return CostOfProduct(grid, args, args.out.cols * row_bytes);
           });
     }
+  }
+  for (const char* const tiles : {"2", "4", "8"}) {
+    to[std::string("BatchProduct<") + tiles + ">"] = Counted<BatchArgs>(CostOfBatch);
   }
   to["QuantizeRows"] = Counted<TensorView>([](int64_t, const TensorView& a) -> Cost {
     return {BytesOf(a) + a.rows * a.cols, 0};
