@@ -117,6 +117,28 @@ def codec(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
                    reconstruct_tokens_per_second=float(cells[4]), recompute_prefill_share=float(cells[8].rstrip(" %")) / 100)
 
 
+ADAPTERS, RANK = 8, 16
+# Lines of what `aludel-bench engine --adapters` prints, and the rows that they are.
+ADAPTER_STEPS = {f"{ADAPTERS} rows over {ADAPTERS} adapters of rank {RANK}": ("adapters_step_ratio", "<= 1.1"),
+                 f"{ADAPTERS} rows of one adapter": ("adapters_step_ratio_of_one", None),
+                 "tokens of a prompt, one adapter": ("adapters_prefill_ratio", None)}
+
+
+def adapters(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
+    """A decode step whose rows each have an adapter of their own over the base's step, which takes turns with it."""
+    model.wait(clock)
+    command = [bundle.program("aludel-bench"), "engine", "--model", str(model.consumer), "--device", bundle.device,
+               "--threads", str(bundle.threads), "--adapters", str(ADAPTERS), "--rank", str(RANK), "--requests", str(ADAPTERS)]
+    command += ["--steps", "2", "--max-num-batched-tokens", "64"] if bundle.small else \
+               ["--steps", "20", "--max-num-batched-tokens", "1024"]
+    described = text_of(command)
+    for line in run(command, clock.left()).splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split("|")]
+        found = next((row for name, row in ADAPTER_STEPS.items() if cells[0].endswith(name)), None)
+        if found is not None and len(cells) == 5:
+            report.add(found[0], float(cells[2]), "ratio", found[1], described, milliseconds=float(cells[1]))
+
+
 PEERS = ["torch", "transformers"]
 
 

@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention/attention_args.h"
 #include "kernels/cuda/gemm/batch_index.h"
 #include "kernels/cuda/gemm/fused_args.h"
+#include "kernels/cuda/gemm/low_rank_index.h"
 #include "kernels/cuda/gemm/skinny_index.h"
 #include "tests/kernels/cuda/fake/fake_cuda.h"
 
@@ -119,6 +120,42 @@ void AddProducts(Costs& to) {
       });
 }
 
+// `of` every tile of a launch, and so of an adapter once for as many rows as share a tile.
+template <typename OfTile>
+auto CountedTiles(const OfTile& of) {
+  return Counted<LowRankArgs>([of](int64_t, const LowRankArgs& args) {
+    Cost sum;
+    for (int32_t t = 0; t < args.count; ++t) {
+      const Cost cost = of(args, args.tiles[t]);
+      sum.bytes += cost.bytes;
+      sum.flops += cost.flops;
+    }
+    return sum;
+  });
+}
+
+void AddLowRank(Costs& to) {
+  const auto shrink = CountedTiles([](const LowRankArgs& args, const LowRankTile& tile) -> Cost {
+    const int64_t in = args.x.cols, rank = tile.update.rank;
+    return {(rank + tile.count) * in * ElementBytes(args.x.dtype) + tile.count * rank * 4,
+            ProductFlops(tile.count, in, rank)};
+  });
+  // Of spans that have one rank and outputs in whole tiles, as those of the models that are counted.
+  const auto expand = CountedTiles([](const LowRankArgs& args, const LowRankTile& tile) -> Cost {
+    const int64_t outs = int64_t{tile.update.out_tiles} * kLowRankOuts;
+    const int64_t rank = tile.update.rank / tile.update.span_count;
+    return {rank * outs * ElementBytes(args.x.dtype) + tile.count * int64_t{tile.update.rank} * 4 +
+                2 * tile.count * outs * ElementBytes(args.out.dtype),
+            ProductFlops(tile.count, rank, outs)};
+  });
+  for (const char* const types : {"float, true", "float, false", "Bf16, true", "Bf16, false"}) {
+    to["Shrink<" + std::string(types) + ">"] = shrink;
+  }
+  for (const char* const types : {"float, float", "Bf16, float", "Bf16, Bf16"}) {
+    to["Expand<" + std::string(types) + ">"] = expand;
+  }
+}
+
 // Those that go over rows of a type, once for each pair of types.
 template <typename In, typename Out>
 void AddRows(Costs& to, const std::string& in, const std::string& out) {
@@ -159,6 +196,7 @@ void AddRows(Costs& to, const std::string& in, const std::string& out) {
 Costs MakeCosts() {
   Costs to;
   AddProducts(to);
+  AddLowRank(to);
   AddRows<float, float>(to, "float", "float");
   AddRows<float, Bf16>(to, "float", "Bf16");
   AddRows<Bf16, float>(to, "Bf16", "float");
