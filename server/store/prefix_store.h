@@ -303,6 +303,8 @@ class PrefixStore {
   std::vector<ChunkEntry> Survivors(const SegmentFile& segment) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetOnDisk(Node* node, const DiskPlace& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropFromDisk(Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Its frames are on disk now, or nowhere but in memory. The node may end.
+  void EndMove(Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Chunks that are being cleared, until the writer has come to that.
   struct Clearing {
     StoreFilter filter;
