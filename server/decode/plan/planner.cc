@@ -130,12 +130,16 @@ constexpr double kSoonerSeconds = 0.001;
 // half of it served simulated days later (tests/bench/RESULTS.md).
 constexpr double kLinkPrice = 2;
 
-// What trying a plan may cost the request that tries it: until so many times its best plan's first token, or until so many seconds
-// where that is later. A short prompt is computed in less than any handoff takes, and what is given up tells nothing.
+// What trying a plan may cost the request that tries it: until so many times its best plan's first token. In place of local
+// prefill until so many seconds where that is later: a short prompt is computed in less than any handoff takes, and one that is
+// given up tells nothing.
 constexpr double kTryTimes = 2;
 constexpr double kTrySeconds = 0.1;
 
-double TryWithin(double best) { return std::max(kTryTimes * best, kTrySeconds); }
+double TryWithin(const Plan& best) {
+  const double times = kTryTimes * *best.predicted_ttft;
+  return best.framed() ? times : std::max(times, kTrySeconds);
+}
 
 // The soonest of `candidates` and local prefill, which is expected to take `own` seconds.
 Plan Soonest(const std::vector<Plan>& candidates, double own) {
@@ -153,7 +157,7 @@ Plan Soonest(const std::vector<Plan>& candidates, double own) {
 // Has `plan`, which is tried in place of `best`, replaced in time for a first token within TryWithin: by local
 // prefill, or, where it is not expected by then, by its format from the best server.
 void Bound(const Plan& best, double own, bool expected, Plan* plan) {
-  const double within = TryWithin(*best.predicted_ttft);
+  const double within = TryWithin(best);
   if (own <= within) {
     plan->hedge_after = within - own;
   } else if (!expected && best.remote() && best.format == plan->format) {
@@ -164,8 +168,8 @@ void Bound(const Plan& best, double own, bool expected, Plan* plan) {
 
 // Seconds by which a tried plan's first token is expected after the best one's. None for a plan without a prediction: it is
 // tried to have one.
-double TryCost(double best, const std::optional<double>& tried) {
-  return tried ? std::max(0.0, std::min(*tried, TryWithin(best)) - best) : 0;
+double TryCost(const Plan& best, const std::optional<double>& tried) {
+  return tried ? std::max(0.0, std::min(*tried, TryWithin(best)) - *best.predicted_ttft) : 0;
 }
 
 // Of a format the server's own store before targets, where it lacks little. Without targets the first of what is stored
@@ -206,10 +210,10 @@ Plan Fastest(std::vector<Plan> candidates, bool hedged, double try_seconds, cons
     if (prediction.stale) stale.push_back(plan);
   }
   Plan best = Soonest(candidates, *local.ttft);
-  const double within = TryWithin(*best.predicted_ttft);
+  const double within = TryWithin(best);
   for (Plan& plan : stale) {
     if (plan.target == best.target && plan.format == best.format) continue;
-    plan.try_seconds = TryCost(*best.predicted_ttft, plan.predicted_ttft);
+    plan.try_seconds = TryCost(best, plan.predicted_ttft);
     if (plan.predicted_ttft && plan.try_seconds > try_seconds) continue;
     const bool expected = plan.predicted_ttft && *plan.predicted_ttft < within;
     if (hedged) Bound(best, *local.ttft, expected, &plan);
@@ -219,7 +223,7 @@ Plan Fastest(std::vector<Plan> candidates, bool hedged, double try_seconds, cons
     plan.reason = PlanReason::kExplore;
     return plan;
   }
-  const double local_cost = TryCost(*best.predicted_ttft, local.ttft);
+  const double local_cost = TryCost(best, local.ttft);
   if (!best.framed() || !local.stale || *local.ttft >= within || local_cost > try_seconds) return best;
   best = Local(PlanReason::kExplore);
   best.predicted_ttft = local.ttft;

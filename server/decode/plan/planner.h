@@ -86,9 +86,10 @@ using StoredHere = std::function<int64_t(const std::string& format)>;
 // does. Never a format that
 // loses more than the fidelity allows. Of the first format in `formats` that a ready target shares, the target with the
 // least work waiting; of equals the one that comes first. Under options.by_prediction the plan that `predict` expects
-// soonest, with its link's price, or a stale one that is tried instead. No request pays for that with a first token later than
-// after 0.1 s, or twice what its best plan is expected to take: what is tried is expected within that, or is replaced early enough (Plan::hedge_after, Plan::move;
-// the latter with the patience that any handoff has); nor, for what was measured before, with more than request.try_seconds. Without options.hedged nothing is replaced: plans that were never
+// soonest, with its link's price, or a stale one that is tried instead. No request pays for that with more than twice what its
+// best plan is expected to take, or, where that is local prefill, 0.1 s if that is more: what is tried is expected within that,
+// or is replaced early enough (Plan::hedge_after, Plan::move; the latter with the patience that any handoff has); nor, for what
+// was measured before, with more than request.try_seconds. Without options.hedged nothing is replaced: plans that were never
 // measured are tried regardless, and those expected later are not.
 //
 // What the server's own store has needs no other server: in a format that qualifies, and where all but less than

@@ -265,6 +265,9 @@ TEST(Planner, TriesAnotherPlanOnlyWhereItCostsAtMostTwiceTheBest) {
   // A short prompt is computed before any handoff could come: it may wait for one until 0.1 s are over.
   known = {{"local", {.ttft = 0.025}}, {"b raw", {.stale = true}}};
   EXPECT_EQ(line(), "b raw explore hedge 0.075");
+  known["a aludel"] = {.ttft = 0.01};
+  EXPECT_EQ(line(), "a aludel fastest") << "handoffs are sooner still";
+  known.erase("a aludel");
 
   known = {{"local", {.ttft = 0.5}}, {"a aludel", {.ttft = 0.3}}, {"a raw", {.stale = true}}};
   EXPECT_EQ(line(), "a raw explore hedge 0.1");
