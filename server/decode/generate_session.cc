@@ -99,7 +99,8 @@ void GenerateSession::Constrain(const v1::GenerateRequest& request) {
 }
 
 void GenerateSession::Begin(const v1::GenerateRequest& request, std::shared_ptr<TokenAutomaton> constraint) {
-  const PlanRequest wanted = ReadPlanRequest(request);
+  PlanRequest wanted = ReadPlanRequest(request);
+  wanted.seconds_left = absl::ToDoubleSeconds(deadline_ - MonotonicNow());
   absl::StatusOr<Plan> plan = planner_.Choose(wanted, request.prompt(), cache_salt_, adapter_);
   if (request.trace()) {
     answer_trace_ = std::make_unique<v1::RequestTrace>();

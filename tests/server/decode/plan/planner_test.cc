@@ -245,8 +245,9 @@ TEST(Planner, TriesAnotherPlanOnlyWhereItCostsAtMostTwiceTheBest) {
   const Predict predict = [&](std::optional<size_t> target, const std::string& format) {
     return known[target ? absl::StrCat(two[*target].name, " ", format) : "local"];
   };
+  PlanRequest request = Prompt(100);
   const auto line = [&] {
-    const Plan plan = *MakePlan(options, kFormats, two, Prompt(100), predict);
+    const Plan plan = *MakePlan(options, kFormats, two, request, predict);
     return absl::StrCat(
         plan.remote() ? absl::StrCat(two[plan.target].name, " ", plan.format) : "local", " ",
         Name(plan.reason), plan.hedge_after ? absl::StrCat(" hedge ", *plan.hedge_after) : "",
@@ -265,6 +266,11 @@ TEST(Planner, TriesAnotherPlanOnlyWhereItCostsAtMostTwiceTheBest) {
   // A short prompt is computed before any handoff could come: it may wait for one until 0.1 s are over.
   known = {{"local", {.ttft = 0.025}}, {"b raw", {.stale = true}}};
   EXPECT_EQ(line(), "b raw explore hedge 0.075");
+  request.seconds_left = 0.1;
+  EXPECT_EQ(line(), "b raw explore hedge 0.025") << "half of the time that it has";
+  request.seconds_left = 0.04;
+  EXPECT_EQ(line(), "local fastest");
+  request.seconds_left = Prompt(100).seconds_left;
   known["a aludel"] = {.ttft = 0.01};
   EXPECT_EQ(line(), "a aludel fastest") << "handoffs are sooner still";
   known.erase("a aludel");
