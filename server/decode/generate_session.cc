@@ -99,8 +99,7 @@ void GenerateSession::Constrain(const v1::GenerateRequest& request) {
 }
 
 void GenerateSession::Begin(const v1::GenerateRequest& request, std::shared_ptr<TokenAutomaton> constraint) {
-  PlanRequest wanted = ReadPlanRequest(request);
-  wanted.seconds_left = absl::ToDoubleSeconds(deadline_ - MonotonicNow());
+  const PlanRequest wanted = ReadPlanRequest(request);
   absl::StatusOr<Plan> plan = planner_.Choose(wanted, request.prompt(), cache_salt_, adapter_);
   if (request.trace()) {
     answer_trace_ = std::make_unique<v1::RequestTrace>();

@@ -130,19 +130,8 @@ constexpr double kSoonerSeconds = 0.001;
 // half of it served simulated days later (tests/bench/RESULTS.md).
 constexpr double kLinkPrice = 2;
 
-// What trying a plan may cost the request that tries it: until so many times its best plan's first token. In place of local
-// prefill until so many seconds where that is later: a short prompt is computed in less than any handoff takes, and one that is
-// given up tells nothing.
-// Never longer than a part of the time that the request has.
-constexpr double kTryTimes = 2;
-constexpr double kTrySeconds = 0.1;
-constexpr double kTryShareOfDeadline = 0.5;
-
-double TryWithin(const Plan& best, double seconds_left) {
-  const double times = kTryTimes * *best.predicted_ttft;
-  const double within = best.framed() ? times : std::max(times, kTrySeconds);
-  return std::min(within, kTryShareOfDeadline * seconds_left);
-}
+// What trying a plan may cost the request that tries it, in times of its best plan.
+constexpr double kTryWithin = 2;
 
 // The soonest of `candidates` and local prefill, which is expected to take `own` seconds.
 Plan Soonest(const std::vector<Plan>& candidates, double own) {
@@ -157,9 +146,10 @@ Plan Soonest(const std::vector<Plan>& candidates, double own) {
   return best;
 }
 
-// Has `plan`, which is tried in place of `best`, replaced in time for a first token within so many seconds: by local
+// Has `plan`, which is tried in place of `best`, replaced in time for a first token within kTryWithin: by local
 // prefill, or, where it is not expected by then, by its format from the best server.
-void Bound(const Plan& best, double own, double within, bool expected, Plan* plan) {
+void Bound(const Plan& best, double own, bool expected, Plan* plan) {
+  const double within = kTryWithin * *best.predicted_ttft;
   if (own <= within) {
     plan->hedge_after = within - own;
   } else if (!expected && best.remote() && best.format == plan->format) {
@@ -170,8 +160,8 @@ void Bound(const Plan& best, double own, double within, bool expected, Plan* pla
 
 // Seconds by which a tried plan's first token is expected after the best one's. None for a plan without a prediction: it is
 // tried to have one.
-double TryCost(const Plan& best, double within, const std::optional<double>& tried) {
-  return tried ? std::max(0.0, std::min(*tried, within) - *best.predicted_ttft) : 0;
+double TryCost(double best, const std::optional<double>& tried) {
+  return tried ? std::max(0.0, std::min(*tried, kTryWithin * best) - best) : 0;
 }
 
 // Of a format the server's own store before targets, where it lacks little. Without targets the first of what is stored
@@ -200,7 +190,7 @@ PlanReason WhyLocal(absl::Span<const PlanTarget> targets, bool limited) {
   return any_ready ? PlanReason::kNoFormat : PlanReason::kNoTarget;
 }
 
-Plan Fastest(std::vector<Plan> candidates, bool hedged, const PlanRequest& request, const Predict& predict) {
+Plan Fastest(std::vector<Plan> candidates, bool hedged, double try_seconds, const Predict& predict) {
   const Prediction local = predict(std::nullopt, "");
   if (!local.ttft) return Local(PlanReason::kExplore);
   std::vector<Plan> stale;
@@ -212,22 +202,21 @@ Plan Fastest(std::vector<Plan> candidates, bool hedged, const PlanRequest& reque
     if (prediction.stale) stale.push_back(plan);
   }
   Plan best = Soonest(candidates, *local.ttft);
-  const double within = TryWithin(best, request.seconds_left);
+  const double within = kTryWithin * *best.predicted_ttft;
   for (Plan& plan : stale) {
     if (plan.target == best.target && plan.format == best.format) continue;
-    plan.try_seconds = TryCost(best, within, plan.predicted_ttft);
-    if (plan.predicted_ttft && plan.try_seconds > request.try_seconds) continue;
+    plan.try_seconds = TryCost(*best.predicted_ttft, plan.predicted_ttft);
+    if (plan.predicted_ttft && plan.try_seconds > try_seconds) continue;
     const bool expected = plan.predicted_ttft && *plan.predicted_ttft < within;
-    if (hedged) Bound(best, *local.ttft, within, expected, &plan);
+    if (hedged) Bound(best, *local.ttft, expected, &plan);
     // One that is expected later is tried too: it may have been overtaken in a bad moment that is over.
     const bool unlimited = !hedged && !plan.predicted_ttft;
     if (!expected && !plan.hedge_after && !unlimited) continue;
     plan.reason = PlanReason::kExplore;
     return plan;
   }
-  const double local_cost = TryCost(best, within, local.ttft);
-  if (!best.framed() || !local.stale || *local.ttft >= within || local_cost > request.try_seconds)
-    return best;
+  const double local_cost = TryCost(*best.predicted_ttft, local.ttft);
+  if (!best.framed() || !local.stale || *local.ttft >= within || local_cost > try_seconds) return best;
   best = Local(PlanReason::kExplore);
   best.predicted_ttft = local.ttft;
   best.try_seconds = local_cost;
@@ -301,7 +290,7 @@ absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const st
   if (candidates.empty() && stored.empty()) return Local(WhyLocal(targets, limited));
   if (options.by_prediction && !forced && predict) {
     candidates.insert(candidates.begin(), stored.begin(), stored.end());
-    return Fastest(std::move(candidates), options.hedged, request, predict);
+    return Fastest(std::move(candidates), options.hedged, request.try_seconds, predict);
   }
   std::optional<Plan> plan = FirstOf(options, formats, stored, candidates, handed_over, forced);
   if (!plan) return Local(WhyLocal(targets, limited));

@@ -27,7 +27,6 @@ struct PlanRequest {
   uint64_t key = 0;  // of the prompt's beginning: which servers of a small weight it may go to
   // What trying a plan that has been measured may cost, in seconds after the best plan's first token.
   double try_seconds = std::numeric_limits<double>::infinity();
-  double seconds_left = std::numeric_limits<double>::infinity();  // until its deadline
 };
 
 // A wire format as it is made by one encoder.
@@ -87,11 +86,9 @@ using StoredHere = std::function<int64_t(const std::string& format)>;
 // does. Never a format that
 // loses more than the fidelity allows. Of the first format in `formats` that a ready target shares, the target with the
 // least work waiting; of equals the one that comes first. Under options.by_prediction the plan that `predict` expects
-// soonest, with its link's price, or a stale one that is tried instead. No request pays for that with more than twice what its
-// best plan is expected to take, or, where that is local prefill, 0.1 s if that is more, nor with more than half of the time that
-// it has: what is tried is expected within that,
-// or is replaced early enough (Plan::hedge_after, Plan::move; the latter with the patience that any handoff has); nor, for what
-// was measured before, with more than request.try_seconds. Without options.hedged nothing is replaced: plans that were never
+// soonest, with its link's price, or a stale one that is tried instead. No request pays for that with more than twice what its best plan is
+// expected to take: what is tried is expected within that, or is replaced early enough (Plan::hedge_after, Plan::move;
+// the latter with the patience that any handoff has); nor, for what was measured before, with more than request.try_seconds. Without options.hedged nothing is replaced: plans that were never
 // measured are tried regardless, and those expected later are not.
 //
 // What the server's own store has needs no other server: in a format that qualifies, and where all but less than
