@@ -59,8 +59,8 @@ absl::StatusOr<SplitPrompt> SplitAndJoin(const UpgradePair& formats, const std::
                      static_cast<double>(upgrade.total_bytes())};
 }
 
-// A window of text: what is handed over, what is read behind it, and what the consumer expects there by its own
-// cache.
+// A window of text: what is handed over, what is read behind it, and what the consumer's own cache has it
+// expect there.
 class Window {
  public:
   static absl::StatusOr<Window> Open(PairUnderTest& pair, absl::Span<const int32_t> ids) {
