@@ -32,6 +32,7 @@ absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(const std::string
 CudaStream::CudaStream(std::string device_name, const DeviceOptions& options)
     : device_name_(std::move(device_name)),
       dependent_launch_(options.dependent_launch),
+      persistent_attention_(options.persistent_attention),
       replay_(options.graphs ? GraphReplay::OpenBackend([this] { return OpenGraphs(); }) : nullptr) {}
 
 absl::StatusOr<std::unique_ptr<GraphBackend>> CudaStream::OpenGraphs() {

@@ -43,7 +43,7 @@ class CudaStream {
   static constexpr int kSegments = 3;
   static constexpr size_t kSegmentBytes = size_t{4} << 20;  // a million block ids: one op's bound
 
-  // `device_name` is for messages. `options`: whether Replay makes graphs, and dependent_launch().
+  // `device_name` is for messages. `options`: whether Replay makes graphs, and what follows.
   static absl::StatusOr<std::unique_ptr<CudaStream>> Create(const std::string& device_name,
                                                             const DeviceOptions& options);
   // Waits for the stream.
@@ -74,6 +74,7 @@ class CudaStream {
 
   // See DeviceOptions.
   bool dependent_launch() const { return dependent_launch_; }
+  bool persistent_attention() const { return persistent_attention_; }
 
   // Enqueues what `launcher(args..., stream)` does, and collects the cudaError_t that it returns. `what` and
   // `args` say all that it does: where a graph runs in its place, they are compared with the captured ones.
@@ -130,6 +131,7 @@ class CudaStream {
 
   std::string device_name_;
   const bool dependent_launch_;
+  const bool persistent_attention_;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t here_ = nullptr;  // for Follow, recorded anew each time
   void* workspace_ = nullptr;

@@ -49,12 +49,14 @@ BenchFlags ParseBenchFlags(int* argc, char** argv) {
   if (!cores.ok()) End(cores.status().ToString());
   flags.device.cores = *cores;
   flags.device.instructions = flags.Take("instructions", "");
-  const std::string graphs = flags.Take("graphs", "on");
-  if (graphs != "on" && graphs != "off") End("--graphs wants on or off");
-  flags.device.graphs = graphs == "on";
-  const std::string early = flags.Take("dependent-launch", "off");
-  if (early != "on" && early != "off") End("--dependent-launch wants on or off");
-  flags.device.dependent_launch = early == "on";
+  const auto take_switch = [&flags](const std::string& name, bool otherwise) {
+    const std::string value = flags.Take(name, otherwise ? "on" : "off");
+    if (value != "on" && value != "off") End(absl::StrCat("--", name, " wants on or off"));
+    return value == "on";
+  };
+  flags.device.graphs = take_switch("graphs", flags.device.graphs);
+  flags.device.dependent_launch = take_switch("dependent-launch", flags.device.dependent_launch);
+  flags.device.persistent_attention = take_switch("persistent-attention", flags.device.persistent_attention);
   return flags;
 }
 
