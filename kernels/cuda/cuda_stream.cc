@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_stream.h"
 
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -19,6 +20,38 @@ bool IsPinned(const void* host) {
 bool IsPinned(const void* host, size_t bytes) {
   return IsPinned(host) && IsPinned(static_cast<const char*>(host) + bytes - 1);
 }
+
+// An event of its own, recorded once.
+class EventMark final : public StreamMarks::Mark {
+ public:
+  EventMark(CudaStream* stream, cudaEvent_t event) : stream_(stream), event_(event) {}
+  ~EventMark() override { Forget(); }
+
+  bool Passed() override {
+    if (event_ == nullptr) return true;
+    const cudaError_t error = cudaEventQuery(event_);
+    if (error == cudaErrorNotReady) {
+      cudaGetLastError();  // no later launch should find it
+      return false;
+    }
+    stream_->Collect(error, "ask for a mark on a stream");
+    Forget();
+    return true;
+  }
+  void Await() override {
+    if (event_ == nullptr) return;
+    stream_->Collect(cudaEventSynchronize(event_), "wait for a mark on a stream");
+    Forget();
+  }
+
+ private:
+  void Forget() {
+    if (event_ != nullptr) cudaEventDestroy(std::exchange(event_, nullptr));
+  }
+
+  CudaStream* const stream_;
+  cudaEvent_t event_;  // null: passed
+};
 
 }  // namespace
 
@@ -183,6 +216,18 @@ bool CudaStream::Finished() {
 void CudaStream::Follow(CudaStream& earlier) {
   Collect(cudaEventRecord(earlier.here_, earlier.stream_), "record a stream's event");
   Collect(cudaStreamWaitEvent(stream_, earlier.here_, 0), "wait for a stream's event");
+}
+
+std::unique_ptr<StreamMarks::Mark> CudaStream::MarkHere() {
+  cudaEvent_t event = nullptr;
+  cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  if (error == cudaSuccess) error = cudaEventRecord(event, stream_);
+  if (error != cudaSuccess) {
+    Collect(error, "mark a place on a stream");
+    if (event != nullptr) cudaEventDestroy(std::exchange(event, nullptr));
+    Collect(cudaStreamSynchronize(stream_), "run the work on a stream");
+  }
+  return std::make_unique<EventMark>(this, event);
 }
 
 }  // namespace aludel::cuda

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -18,6 +19,7 @@
 #include "kernels/cuda/launch_digest.h"
 #include "kernels/device_options.h"
 #include "kernels/replay_stats.h"
+#include "kernels/stream_marks.h"
 
 namespace aludel::cuda {
 
@@ -107,6 +109,9 @@ class CudaStream {
   bool Finished();
   // What is enqueued from now on runs behind what is on `earlier` now.
   void Follow(CudaStream& earlier);
+  // See StreamMarks. Without memory for a mark, waits, and the mark has passed.
+  std::unique_ptr<StreamMarks::Mark> MarkHere();
+  absl::Status TakeFailure() { return std::exchange(error_, absl::OkStatus()); }
 
  private:
   struct Staged {

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "runtime/evaluate/in_process_handoff.h"
 #include "runtime/model/adapters/lora_weights.h"
 #include "runtime/text/tokenizer/tokenizer.h"
+#include "tests/kernels/attention_problem.h"
 #include "tests/kernels/cuda/fake/kernel_name.h"
 #include "tests/kernels/device_array.h"
 #include "tests/runtime/model/temporary_directory.h"
@@ -48,21 +50,20 @@ TEST(KernelName, IsThatOfTheSource) {
 
 // What a GPU would refuse, or worse.
 TEST(FakeCudaDeathTest, WorkIsDoneInAnOrderThatTheHostHasNotAskedFor) {
-  // A copy from memory that is written again before the stream is waited for brings what it holds then.
+  // A copy from memory that is written again before the stream is waited for would bring what it holds then.
   cudaStream_t stream;
   int *device, *host;
   ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
   ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&device), sizeof(int)), cudaSuccess);
   ASSERT_EQ(cudaMallocHost(reinterpret_cast<void**>(&host), sizeof(int)), cudaSuccess);
-  bool late = false;
-  for (int i = 0; i < 200 && !late; ++i) {
-    *host = 1;
-    cudaMemcpyAsync(device, host, sizeof(int), cudaMemcpyHostToDevice, stream);
-    *host = 2;
-    cudaStreamSynchronize(stream);
-    late = *device == 2;
-  }
-  EXPECT_TRUE(late);
+  EXPECT_DEATH(
+      for (int i = 0; i < 200; ++i) {
+        *host = 1;
+        cudaMemcpyAsync(device, host, sizeof(int), cudaMemcpyHostToDevice, stream);
+        *host = 2;
+        cudaStreamSynchronize(stream);
+      },
+      "the host has written what a copy was still to read");
   EXPECT_DEATH(cudaMemcpyAsync(device, host, 2 * sizeof(int), cudaMemcpyHostToDevice, stream),
                "leaves an allocation");
   EXPECT_DEATH(cudaMemcpyAsync(host, device, sizeof(int), cudaMemcpyHostToDevice, stream),
@@ -253,6 +254,28 @@ TEST(FakeCuda, KernelsThatBeginEarlyAwaitThoseBeforeThem) {
   }
 }
 
+// Which block takes a piece of prefill attention's work, and behind which other, is nothing that its result tells.
+TEST(FakeCuda, BlocksThatTakeAllPiecesSayWhatABlockForEachSays) {
+  std::mt19937_64 random(std::random_device{}());
+  const AttentionProblem problem({4, 2, 64, 16, 0, {{70, 90}, {150, 0}}}, random);
+  const auto attend = [&](bool persistent) {
+    const auto device = OpenDevice({.name = "cuda:0", .persistent_attention = persistent}).value();
+    const DeviceArray<Bf16> k(*device, problem.k), v(*device, problem.v);
+    const DeviceArray<float> q(*device, problem.q);
+    const DeviceArray<float> out(*device, std::vector<float>(problem.rows * problem.out_stride));
+    const PagedKv kv{k.data(),           v.data(),          DType::kBf16, problem.c.block_tokens,
+                     problem.c.kv_heads, problem.c.head_dim};
+    ResetCounts();
+    device->ops().Attention({q.data(), DType::kF32, problem.rows, problem.q_dim(), problem.q_stride},
+                            problem.params, problem.sequences, kv,
+                            {out.data(), DType::kF32, problem.rows, problem.q_dim(), problem.out_stride}, {});
+    const std::vector<float> found = out.Read().value();
+    EXPECT_EQ(counts().launches["WgmmaAttention<WgmmaShape<64>>"], 1);
+    return found;
+  };
+  EXPECT_EQ(attend(true), attend(false));
+}
+
 // What `engine { weights }` asks for is served on a GPU, too: products of few rows read it as it is stored.
 TEST(FakeCuda, WeightsWithScalesServeAModel) {
   const std::vector<int32_t> prompt = {3,  141, 59, 26,  5,  35, 89, 79, 32,
@@ -376,7 +399,7 @@ TEST(FakeCuda, TheCacheTakesWhatTheDeviceHasFree) {
   EXPECT_LE(bytes, free / 10 * 8);
 }
 
-TEST(FakeCuda, OnlyTheFirstFrameOfAHandoffAllocates) {
+TEST(FakeCuda, NoFrameOfAHandoffAllocates) {
   TestModel chat("deploy/demo/chat", {.compute = DType::kF32, .max_rows = 16}, DType::kBf16, 64);
   const auto encoders = OpenEncoders("int8", "", chat.model()).value();
   const auto decoders = OpenDecoders("int8", "", chat.model()).value();
@@ -392,11 +415,11 @@ TEST(FakeCuda, OnlyTheFirstFrameOfAHandoffAllocates) {
   const std::vector<int32_t> prompt(20, 7);
   const KvTarget target{&chat.model(), &chat.pool(), chat.table().ids(), prompt, 19};
   const auto decoder = decoders->NewDecoder().value();
-  ASSERT_TRUE(decoder->Apply({0, 1, 0, 4, 2}, payload, target).ok());
   ResetCounts();
-  for (uint16_t layer = 1; layer < 4; ++layer)
+  for (uint16_t layer = 0; layer < 4; ++layer)
     ASSERT_TRUE(decoder->Apply({layer, 1, 0, 4, 2}, payload, target).ok());
   EXPECT_EQ(counts().allocations, 0);
+  EXPECT_TRUE(chat.device()->Synchronize(chat.model().stream()).ok());
 }
 
 // The last test: what is lost stays lost.
