@@ -18,6 +18,12 @@ namespace {
   std::exit(1);
 }
 
+bool TakeSwitch(BenchFlags& flags, const std::string& name, bool otherwise) {
+  const std::string value = flags.Take(name, otherwise ? "on" : "off");
+  if (value != "on" && value != "off") End(absl::StrCat("--", name, " wants on or off"));
+  return value == "on";
+}
+
 }  // namespace
 
 std::string BenchFlags::Take(const std::string& name, const std::string& otherwise) {
@@ -49,14 +55,11 @@ BenchFlags ParseBenchFlags(int* argc, char** argv) {
   if (!cores.ok()) End(cores.status().ToString());
   flags.device.cores = *cores;
   flags.device.instructions = flags.Take("instructions", "");
-  const auto take_switch = [&flags](const std::string& name, bool otherwise) {
-    const std::string value = flags.Take(name, otherwise ? "on" : "off");
-    if (value != "on" && value != "off") End(absl::StrCat("--", name, " wants on or off"));
-    return value == "on";
-  };
-  flags.device.graphs = take_switch("graphs", flags.device.graphs);
-  flags.device.dependent_launch = take_switch("dependent-launch", flags.device.dependent_launch);
-  flags.device.persistent_attention = take_switch("persistent-attention", flags.device.persistent_attention);
+  flags.device.graphs = TakeSwitch(flags, "graphs", flags.device.graphs);
+  flags.device.dependent_launch = TakeSwitch(flags, "dependent-launch", flags.device.dependent_launch);
+  flags.device.persistent_attention = TakeSwitch(flags, "persistent-attention", flags.device.persistent_attention);
+  flags.device.batch_gemm = TakeSwitch(flags, "batch-gemm", flags.device.batch_gemm);
+  flags.device.time_algorithms = TakeSwitch(flags, "time-algorithms", flags.device.time_algorithms);
   return flags;
 }
 
