@@ -7,15 +7,15 @@
 
 namespace aludel {
 
-// A Device whose streams run behind the host is one of these, too: for callers that go on while it works. What it is told by
-// a thread, and about a stream, follows the stream's rule.
+// A Device whose streams run behind the host is one of these, too: for callers that go on while it works. What takes a Stream
+// follows the stream's rule.
 class StreamMarks {
  public:
-  // What was on a stream at one moment. Must not outlive its stream.
+  // What was on a stream at one moment. For one thread at a time, which need not be the stream's. Must not outlive its stream.
   class Mark {
    public:
     virtual ~Mark() = default;
-    // Whether it has run. Also true when the device runs nothing any more, which other calls report.
+    // Whether it has run. Also true when the device runs nothing any more, which LostDevice() says then.
     virtual bool Passed() = 0;
     virtual void Await() = 0;
   };

@@ -21,10 +21,11 @@ bool IsPinned(const void* host, size_t bytes) {
   return IsPinned(host) && IsPinned(static_cast<const char*>(host) + bytes - 1);
 }
 
-// An event of its own, recorded once.
+// An event of its own, recorded once. Knows nothing of its stream, which other threads may be using.
 class EventMark final : public StreamMarks::Mark {
  public:
-  EventMark(CudaStream* stream, cudaEvent_t event) : stream_(stream), event_(event) {}
+  EventMark(std::string device_name, cudaEvent_t event)
+      : device_name_(std::move(device_name)), event_(event) {}
   ~EventMark() override { Forget(); }
 
   bool Passed() override {
@@ -34,22 +35,27 @@ class EventMark final : public StreamMarks::Mark {
       cudaGetLastError();  // no later launch should find it
       return false;
     }
-    stream_->Collect(error, "ask for a mark on a stream");
-    Forget();
+    Reach(error, "ask for a mark on a stream");
     return true;
   }
   void Await() override {
     if (event_ == nullptr) return;
-    stream_->Collect(cudaEventSynchronize(event_), "wait for a mark on a stream");
-    Forget();
+    Reach(cudaEventSynchronize(event_), "wait for a mark on a stream");
   }
 
  private:
+  void Reach(cudaError_t error, const char* what) {
+    if (error != cudaSuccess) {
+      cudaGetLastError();  // no later launch should find it
+      FromCuda(error, absl::StrCat(device_name_, ": ", what)).IgnoreError();  // reports a lost device
+    }
+    Forget();
+  }
   void Forget() {
     if (event_ != nullptr) cudaEventDestroy(std::exchange(event_, nullptr));
   }
 
-  CudaStream* const stream_;
+  const std::string device_name_;
   cudaEvent_t event_;  // null: passed
 };
 
@@ -227,7 +233,7 @@ std::unique_ptr<StreamMarks::Mark> CudaStream::MarkHere() {
     if (event != nullptr) cudaEventDestroy(std::exchange(event, nullptr));
     Collect(cudaStreamSynchronize(stream_), "run the work on a stream");
   }
-  return std::make_unique<EventMark>(this, event);
+  return std::make_unique<EventMark>(device_name_, event);
 }
 
 }  // namespace aludel::cuda

@@ -61,7 +61,6 @@ std::optional<std::pair<SequenceId, absl::Status>> EngineIntake::ApplySome(const
   Settle();
   if (frames_.empty()) return std::nullopt;
   if (unread_.size() == kMostUnread) {
-    ++waits_;
     unread_.front().read->Await();
     Settle();
   }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -62,8 +61,6 @@ class EngineIntake {
   // Releases the frames that the device has read; no more than that is to be done once `settled`.
   void Settle();
   bool settled() const { return unread_.empty(); }
-  // How often ApplySome has waited.
-  int64_t waits() const { return waits_; }
   // Releases every waiting frame unread, and the others once the device has read them.
   void ReleaseAll();
 
@@ -86,7 +83,6 @@ class EngineIntake {
   StreamMarks* const marks_;  // null: what is applied is read
   std::deque<PendingFrame> frames_;
   std::deque<Unread> unread_;  // oldest first, at most kMostUnread
-  int64_t waits_ = 0;
 };
 
 }  // namespace aludel
