@@ -28,6 +28,9 @@ struct Arrival {
   uint64_t first_bytes = 0;  // of the first one received
   double seconds = 0;        // from the first to the last
   bool stored = true;        // the server keeps what it sent
+  // What had come waited so long for this server's steps, which computed other prompts.
+  double step_wait = 0;
+  bool beside_local = false;  // prompts were prefilled here when it was planned
 };
 
 // What the time to the first token is made of, learned from the requests that were served: seconds of prefill
@@ -51,7 +54,8 @@ class CostModel {
     std::string site;              // whose servers share a link; "": it has one of its own
   };
   // The handoff of `prompt` from `target` in `format`: the longer of producing and sending, what this
-  // server does itself, and what earlier ones took beside or saved of that. Nothing until that format came
+  // server does itself, what earlier ones took beside or saved of that, and where prompts are prefilled here, for how long
+  // earlier ones waited for such steps. Nothing until that format came
   // from any server and anything came from that server. `salt`: what the server had to send for another salt
   // it does not have for this one. `stored`: tokens of the prompt that it says it has; nothing: what it was asked for
   // before counts.
@@ -73,9 +77,10 @@ class CostModel {
   void ObserveStored(const std::string& format, int64_t tokens, double seconds);
 
   // This handoff, begun at `begin`, was ended at `now` for what was sooner: local prefill beside it, or another
-  // server. Of handoffs that ran at the same time one counts: what made one late made all of them late.
+  // server. Of handoffs that ran at the same time one counts: what made one late made all of them late. `beside_local` as in
+  // Arrival.
   void ObserveOvertaken(const Target& target, const std::string& format, absl::Span<const int32_t> prompt,
-                        absl::string_view salt, absl::Time begin, absl::Time now);
+                        absl::string_view salt, absl::Time begin, absl::Time now, bool beside_local = false);
 
   // These are the prefill servers from now on: nothing is known, or learned from runs that still end, of others. Until
   // then of all.
@@ -125,6 +130,22 @@ class CostModel {
     bool seen = false;
   };
 
+  // The mean of the latest ones, of handoffs that were planned beside local prefill or not. Kept apart from Link::rest: most
+  // handoffs are chosen because prompts are waiting here, and what these wait for is nothing that others must expect.
+  struct StepWait {
+    double seconds = 0;
+    bool seen = false;
+
+    void Add(double observed) {
+      seconds = seen ? seconds + kLatest * (observed - seconds) : observed;
+      seen = true;
+    }
+    static constexpr double kLatest = 0.1;
+  };
+  StepWait& StepWaitOf(bool beside_local) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return beside_local ? wait_beside_local_ : wait_alone_;
+  }
+
   struct Choice {
     absl::Time at = absl::InfinitePast();  // the last one
     int overtaken = 0;                     // since it was last complete
@@ -166,6 +187,7 @@ class CostModel {
   CostFit local_ ABSL_GUARDED_BY(mutex_);
   int64_t local_prompts_ ABSL_GUARDED_BY(mutex_) = 0;                     // being prefilled here
   int64_t local_tokens_ ABSL_GUARDED_BY(mutex_) = 0;                      // of all of them
+  StepWait wait_beside_local_ ABSL_GUARDED_BY(mutex_), wait_alone_ ABSL_GUARDED_BY(mutex_);
   std::optional<std::set<std::string>> targets_ ABSL_GUARDED_BY(mutex_);  // nothing: all there may be
   std::map<std::string, Format> formats_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, CostFit> stored_ ABSL_GUARDED_BY(mutex_);  // seconds by tokens, by format
