@@ -100,6 +100,12 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
   computes_rest_ = shipped.size() + 1 < prompt.size();
   const absl::Time now = MonotonicNow();
   beside_local_ = costs.local_busy();
+  costs.Arrive(now);
+  const double alone = costs.LocalCompute(wanted.prompt_tokens - cached).value_or(0);
+  const auto crowd_price = [arrivals = costs.ArrivalsPerSecond(now),
+                            wait = costs.LocalWait()](double seconds) {
+    return CrowdPrice(arrivals, wait, seconds);
+  };
   const bool may_try = !context_.options->planner.hedged || BeginTrial();
   std::map<std::string, int64_t> stored;
   const auto stored_here = [&](const std::string& format) {
@@ -110,13 +116,15 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
       const auto rest = wanted.prompt_tokens - stored[format];
       std::optional<double> seconds = costs.PredictStored(format, stored[format]);
       if (seconds && rest > 1) *seconds += costs.PredictLocal(rest).value_or(0);
-      return {seconds, may_try && costs.IsStale(kHere, format, now)};
+      const double computing = rest > 1 ? costs.LocalCompute(rest).value_or(0) : 0;
+      return {seconds, may_try && costs.IsStale(kHere, format, now), crowd_price(computing)};
     }
-    if (!target) return {local, may_try && costs.IsStale(kHere, "", now)};
+    if (!target) return {local, may_try && costs.IsStale(kHere, "", now), crowd_price(alone)};
     const PlanTarget& server = targets[*target];
-    const double alone = costs.LocalCompute(wanted.prompt_tokens - cached).value_or(0);
+    const double here = costs.ConsumerSeconds(format, wanted.prompt_tokens);
     return {PredictRemote(CostTarget(server), format, prompt, shipped, cache_salt),
-            may_try && costs.IsStale(server.name, format, now), LinkPrice(server.link_used, alone),
+            may_try && costs.IsStale(server.name, format, now),
+            LinkPrice(server.link_used, alone) + crowd_price(here),
             may_try ? costs.Waited(server.name, format) : std::nullopt};
   };
   PlanRequest request = wanted;

@@ -101,6 +101,22 @@ bool CostModel::local_busy() const {
   return local_prompts_ > 0;
 }
 
+void CostModel::Arrive(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  arrivals_.Arrive(now);
+}
+
+double CostModel::ArrivalsPerSecond(absl::Time now) const {
+  absl::MutexLock lock(&mutex_);
+  return arrivals_.PerSecond(now);
+}
+
+double CostModel::ConsumerSeconds(const std::string& format, int64_t tokens) const {
+  absl::MutexLock lock(&mutex_);
+  const auto known = formats_.find(format);
+  return known == formats_.end() ? 0 : known->second.consumer.At(static_cast<double>(tokens)).value_or(0);
+}
+
 const LinkEstimate& CostModel::RateOf(const Link& link) const {
   const auto site = sites_.find(link.site);
   return site == sites_.end() ? link.rate : site->second;

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "server/decode/plan/arrival_rate.h"
 #include "server/decode/plan/cost_fit.h"
 #include "server/decode/plan/link_estimate.h"
 #include "server/decode/stages.h"
@@ -63,6 +64,9 @@ class CostModel {
                                       absl::Span<const int32_t> prompt, absl::string_view salt,
                                       std::optional<int64_t> stored = std::nullopt) const;
 
+  // What this server does itself for a handoff of so many tokens; 0: not known.
+  double ConsumerSeconds(const std::string& format, int64_t tokens) const;
+
   // Of the first `tokens` of a prompt from this server's own store, in that format: as long as it took before, or at first
   // what this server does itself for frames of any server. Nothing until either was seen.
   std::optional<double> PredictStored(const std::string& format, int64_t tokens) const;
@@ -96,6 +100,11 @@ class CostModel {
   void BeginLocal(int64_t tokens);
   void EndLocal(int64_t tokens);
   bool local_busy() const;
+
+  // A request is planned, in whatever way.
+  void Arrive(absl::Time now);
+  // How many are, lately.
+  double ArrivalsPerSecond(absl::Time now) const;
 
   // This plan (no target: local prefill, or with a format this server's own store) was chosen at `now`. What is not chosen is not measured: after kStale its
   // figures are old. Twice as long each time that it was overtaken since it was last complete, up to kMaxDoublings.
@@ -188,6 +197,7 @@ class CostModel {
   int64_t local_prompts_ ABSL_GUARDED_BY(mutex_) = 0;                     // being prefilled here
   int64_t local_tokens_ ABSL_GUARDED_BY(mutex_) = 0;                      // of all of them
   StepWait wait_beside_local_ ABSL_GUARDED_BY(mutex_), wait_alone_ ABSL_GUARDED_BY(mutex_);
+  ArrivalRate arrivals_ ABSL_GUARDED_BY(mutex_);
   std::optional<std::set<std::string>> targets_ ABSL_GUARDED_BY(mutex_);  // nothing: all there may be
   std::map<std::string, Format> formats_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, CostFit> stored_ ABSL_GUARDED_BY(mutex_);  // seconds by tokens, by format

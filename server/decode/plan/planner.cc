@@ -136,14 +136,14 @@ constexpr double kTryWithin = 2;
 // computed here before any handoff could come, which tells nothing of long ones.
 constexpr double kLongerTry = 2;
 
-// The soonest of `candidates` and local prefill, which is expected to take `own` seconds.
-Plan Soonest(const std::vector<Plan>& candidates, double own) {
+// The soonest of `candidates` and local prefill, which is expected to take `own` seconds and costs others `own_price`.
+Plan Soonest(const std::vector<Plan>& candidates, double own, double own_price) {
   Plan best = Local(PlanReason::kFastest);
   best.predicted_ttft = own;
-  double to_beat = own - std::max(kSoonerShare * own, kSoonerSeconds);
+  double to_beat = own + own_price - std::max(kSoonerShare * own, kSoonerSeconds);
   for (const Plan& plan : candidates) {
-    if (!plan.predicted_ttft || *plan.predicted_ttft + plan.link_price >= to_beat) continue;
-    to_beat = *plan.predicted_ttft + plan.link_price;
+    if (!plan.predicted_ttft || *plan.predicted_ttft + plan.price >= to_beat) continue;
+    to_beat = *plan.predicted_ttft + plan.price;
     best = plan;
   }
   return best;
@@ -205,10 +205,10 @@ Plan Fastest(std::vector<Plan> candidates, bool hedged, double try_seconds, cons
   for (Plan& plan : candidates) {
     const Prediction& prediction = predictions.emplace_back(predict(plan.target, plan.format));
     plan.predicted_ttft = prediction.ttft;
-    plan.link_price = prediction.link_price;
+    plan.price = prediction.price;
     plan.reason = PlanReason::kFastest;
   }
-  Plan best = Soonest(candidates, *local.ttft);
+  Plan best = Soonest(candidates, *local.ttft, local.price);
   const double within = kTryWithin * *best.predicted_ttft;
   for (size_t i = 0; i < candidates.size(); ++i) {
     Plan plan = candidates[i];
@@ -236,6 +236,10 @@ Plan Fastest(std::vector<Plan> candidates, bool hedged, double try_seconds, cons
 
 double LinkPrice(double link_used, double local_seconds) {
   return kLinkPrice * std::clamp(link_used, 0.0, 1.0) * std::max(0.0, local_seconds);
+}
+
+double CrowdPrice(double arrivals, double wait, double seconds) {
+  return seconds * std::min(1.0, arrivals * (wait + seconds / 2));
 }
 
 size_t ChooseSet(absl::Span<const std::vector<FormatOffer>> sets, absl::Span<const PlanTarget> targets) {

@@ -65,7 +65,7 @@ void NarrowTo(absl::Span<const FormatOffer> set, std::vector<PlanTarget>* target
 struct Prediction {
   std::optional<double> ttft;  // seconds to the first token; nothing where it was never measured
   bool stale = false;          // not chosen for long, so that it may be tried
-  double link_price = 0;       // LinkPrice, of a handoff
+  double price = 0;            // seconds that it costs others: LinkPrice, CrowdPrice
   std::optional<double> waited = std::nullopt;  // seconds after which the last one was given up, if it was
 };
 
@@ -77,6 +77,12 @@ using Predict = std::function<Prediction(std::optional<size_t> target, const std
 // is better saved by one that comes later.
 double LinkPrice(double link_used, double local_seconds);
 
+// By how many seconds those are later whose prompts come while this server computes what waits here, `wait` seconds, and then
+// `seconds` for one more: `arrivals` a second, each later by `seconds` while something stands before it, by half of that on
+// average afterwards. A long prompt that is a little sooner here makes many short ones later. At most `seconds`: where
+// more come than can be served, handing over more would only make others wait elsewhere (tests/bench/RESULTS.md).
+double CrowdPrice(double arrivals, double wait, double seconds);
+
 // Tokens of the prompt, from its start, that this server's own store can hand over in a format. Asked for formats that
 // qualify alone: a look-up takes time.
 using StoredHere = std::function<int64_t(const std::string& format)>;
@@ -87,7 +93,7 @@ using StoredHere = std::function<int64_t(const std::string& format)>;
 // does. Never a format that
 // loses more than the fidelity allows. Of the first format in `formats` that a ready target shares, the target with the
 // least work waiting; of equals the one that comes first. Under options.by_prediction the plan that `predict` expects
-// soonest, with its link's price, or a stale one that is tried instead. No request pays for that with more than twice what its
+// soonest, what it costs others added, or a stale one that is tried instead. No request pays for that with more than twice what its
 // best plan is expected to take: what is tried is expected within that, or is replaced early enough (Plan::hedge_after,
 // Plan::move; the latter with the patience that any handoff has); nor, for what was measured before, with more than
 // request.try_seconds. What was given up before anything was known of it says nothing of requests that may wait twice as long:

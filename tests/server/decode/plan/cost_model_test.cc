@@ -99,6 +99,15 @@ TEST(CostModel, WhatWaitedForLocalPrefillIsNotExpectedToDoSoWithoutIt) {
   EXPECT_NEAR(expected(), world.Ttft(300), .1 * world.Ttft(300));
 }
 
+TEST(CostModel, KnowsHowManyRequestsCome) {
+  CostModel model;
+  absl::Time now = absl::UnixEpoch() + absl::Hours(400000);
+  EXPECT_EQ(model.ArrivalsPerSecond(now), 0);
+  for (int i = 0; i < 600; ++i) model.Arrive(now += absl::Milliseconds(200));
+  EXPECT_NEAR(model.ArrivalsPerSecond(now), 5, .1);
+  EXPECT_LT(model.ArrivalsPerSecond(now + absl::Minutes(2)), .05);
+}
+
 TEST(CostModel, ExpectsOfWhatIsStoredHereTheConsumersPartAndThenWhatItTook) {
   CostModel model;
   EXPECT_EQ(model.PredictStored("aludel", 400), std::nullopt);

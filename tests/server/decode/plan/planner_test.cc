@@ -71,7 +71,7 @@ TEST(Planner, ALinkThatIsNearlyUsedUpIsKeptForHandoffsThatSaveMore) {
   const auto chosen = [&](double a, double a_used, double b, double b_used) -> std::string {
     const auto predict = [&](std::optional<size_t> target, const std::string&) -> Prediction {
       if (!target) return {.ttft = 1};
-      return {.ttft = *target == 0 ? a : b, .link_price = LinkPrice(*target == 0 ? a_used : b_used, 0.4)};
+      return {.ttft = *target == 0 ? a : b, .price = LinkPrice(*target == 0 ? a_used : b_used, 0.4)};
     };
     const auto plan = MakePlan(options, kFormats, two, Prompt(100), predict);
     if (!plan->remote()) return "local";
@@ -86,6 +86,27 @@ TEST(Planner, ALinkThatIsNearlyUsedUpIsKeptForHandoffsThatSaveMore) {
   EXPECT_EQ(chosen(0.15, 5, 2, 0), "local")
       << "a bucket that is overdrawn costs no more than one that is empty";
   EXPECT_EQ(LinkPrice(0, 3), 0) << "a link without a limit";
+}
+
+TEST(Planner, ALongPromptIsHandedOverWhereManyWouldWaitForItHere) {
+  PlannerOptions options = Options();
+  options.by_prediction = true;
+  const std::vector<PlanTarget> one = {Ready("a")};
+  const auto chosen = [&](double arrivals, double wait, double alone, double remote) -> std::string {
+    const auto predict = [&](std::optional<size_t> target, const std::string&) -> Prediction {
+      if (!target) return {.ttft = wait + alone, .price = CrowdPrice(arrivals, wait, alone)};
+      return {.ttft = remote, .price = CrowdPrice(arrivals, wait, 0.01)};
+    };
+    const auto plan = MakePlan(options, kFormats, one, Prompt(100), predict);
+    EXPECT_EQ(plan->predicted_ttft, plan->remote() ? remote : wait + alone);
+    return plan->remote() ? "a" : "local";
+  };
+  EXPECT_EQ(chosen(0, 0, 0.2, 0.25), "local") << "nothing else comes";
+  EXPECT_EQ(chosen(5, 0, 0.2, 0.25), "a") << "one prompt a .2 s, half of which waits";
+  EXPECT_EQ(chosen(5, 0, 0.2, 0.32), "local") << "that is too much for them";
+  EXPECT_EQ(chosen(5, 0, 0.02, 0.05), "local") << "a short prompt is in nothing's way";
+  EXPECT_EQ(chosen(5, 0.3, 0.2, 0.65), "a");
+  EXPECT_EQ(CrowdPrice(1000, 10, 0.2), 0.2) << "however many come";
 }
 
 TEST(Planner, AServerThatHasJustStartedGetsItsShareOfPromptsUnlessNoOtherCanTakeThem) {
