@@ -79,7 +79,8 @@ void EngineCore::Cancel(SequenceId id, const absl::Status& status) {
 
 absl::Duration EngineCore::Turn() {
   Expire();
-  if (const auto failed = intake_.ApplySome(sequences_, step_seconds_)) FallBack(failed->first, failed->second);
+  if (const auto failed = intake_.ApplySome(sequences_, step_seconds_))
+    FallBack(failed->first, failed->second);
   hedges_.DropNeedless(sequences_);
   masks_.Prepare(sequences_);
   const bool busy = Step() || !intake_.empty() || masks_.pending();

@@ -54,7 +54,7 @@ class EngineIntake {
   // `step_seconds`: handoffs may delay running decodes by these and no more. Where no step waits for the device, which is as
   // many frames behind as it may be, waits for some of them. Stops at a sequence that must fall back, and returns why.
   std::optional<std::pair<SequenceId, absl::Status>> ApplySome(const SequenceMap& sequences,
-                                                            double step_seconds);
+                                                               double step_seconds);
   // Forgets an incomplete handoff: the prompt is computed here.
   void FallBack(Sequence& sequence, const absl::Status& reason);
   // Unless everything was received: forgets what was applied, and drops the waiting frames of this sequence.

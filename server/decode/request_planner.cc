@@ -102,10 +102,8 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
   beside_local_ = costs.local_busy();
   costs.Arrive(now);
   const double alone = costs.LocalCompute(wanted.prompt_tokens - cached).value_or(0);
-  const auto crowd_price = [arrivals = costs.ArrivalsPerSecond(now),
-                            wait = costs.LocalWait()](double seconds) {
-    return CrowdPrice(arrivals, wait, seconds);
-  };
+  const auto crowd_price = [arrivals = costs.ArrivalsPerSecond(now), wait = costs.LocalWait()](
+                               double seconds) { return CrowdPrice(arrivals, wait, seconds); };
   const bool may_try = !context_.options->planner.hedged || BeginTrial();
   std::map<std::string, int64_t> stored;
   const auto stored_here = [&](const std::string& format) {

@@ -194,8 +194,8 @@ class CostModel {
 
   mutable absl::Mutex mutex_;
   CostFit local_ ABSL_GUARDED_BY(mutex_);
-  int64_t local_prompts_ ABSL_GUARDED_BY(mutex_) = 0;                     // being prefilled here
-  int64_t local_tokens_ ABSL_GUARDED_BY(mutex_) = 0;                      // of all of them
+  int64_t local_prompts_ ABSL_GUARDED_BY(mutex_) = 0;  // being prefilled here
+  int64_t local_tokens_ ABSL_GUARDED_BY(mutex_) = 0;   // of all of them
   StepWait wait_beside_local_ ABSL_GUARDED_BY(mutex_), wait_alone_ ABSL_GUARDED_BY(mutex_);
   ArrivalRate arrivals_ ABSL_GUARDED_BY(mutex_);
   std::optional<std::set<std::string>> targets_ ABSL_GUARDED_BY(mutex_);  // nothing: all there may be

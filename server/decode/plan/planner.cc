@@ -126,9 +126,9 @@ std::vector<Plan> Candidates(const PlannerOptions& options, absl::Span<const std
 constexpr double kSoonerShare = 0.07;
 constexpr double kSoonerSeconds = 0.001;
 
-// Of what a prompt takes to compute here, how much its handoff must save with a link that is used up. Twice as much and
-// half of it served simulated days later (tests/bench/RESULTS.md).
-constexpr double kLinkPrice = 2;
+// Of what a prompt takes to compute here, how much its handoff must save with a link that is used up, what it spares others
+// counted (CrowdPrice): less of it served simulated days later (tests/bench/RESULTS.md).
+constexpr double kLinkPrice = 3;
 
 // What trying a plan may cost the request that tries it, in times of its best plan.
 constexpr double kTryWithin = 2;

@@ -80,7 +80,7 @@ double LinkPrice(double link_used, double local_seconds);
 // By how many seconds those are later whose prompts come while this server computes what waits here, `wait` seconds, and then
 // `seconds` for one more: `arrivals` a second, each later by `seconds` while something stands before it, by half of that on
 // average afterwards. A long prompt that is a little sooner here makes many short ones later. At most `seconds`: where
-// more come than can be served, handing over more would only make others wait elsewhere (tests/bench/RESULTS.md).
+// more come than can be served, they would only wait elsewhere (tests/bench/RESULTS.md).
 double CrowdPrice(double arrivals, double wait, double seconds);
 
 // Tokens of the prompt, from its start, that this server's own store can hand over in a format. Asked for formats that

@@ -13,7 +13,8 @@ TEST_F(EngineTest, AppliesAsManyFramesAsASmallPartOfAStepTakes) {
   EngineIntake intake(model_.get(), /*pool=*/nullptr, /*blocks=*/nullptr, &counters);
   int released = 0;
   for (int i = 0; i < 30; ++i) {
-    intake.Push({.id = 1, .header = {}, .header_bytes = {}, .payload = {}, .release = [&released] { ++released; }});
+    intake.Push(
+        {.id = 1, .header = {}, .header_bytes = {}, .payload = {}, .release = [&released] { ++released; }});
   }
   EXPECT_FALSE(intake.ApplySome({}, /*step_seconds=*/0).has_value());
   EXPECT_EQ(released, 8) << "however short a step is";

@@ -67,11 +67,11 @@ TEST(Planner, ALinkThatIsNearlyUsedUpIsKeptForHandoffsThatSaveMore) {
   PlannerOptions options = Options();
   options.by_prediction = true;
   const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
-  // Local prefill is expected after 1 s, .4 s of it of this prompt alone.
+  // Local prefill is expected after 1 s, .25 s of it of this prompt alone.
   const auto chosen = [&](double a, double a_used, double b, double b_used) -> std::string {
     const auto predict = [&](std::optional<size_t> target, const std::string&) -> Prediction {
       if (!target) return {.ttft = 1};
-      return {.ttft = *target == 0 ? a : b, .price = LinkPrice(*target == 0 ? a_used : b_used, 0.4)};
+      return {.ttft = *target == 0 ? a : b, .price = LinkPrice(*target == 0 ? a_used : b_used, 0.25)};
     };
     const auto plan = MakePlan(options, kFormats, two, Prompt(100), predict);
     if (!plan->remote()) return "local";
@@ -82,8 +82,8 @@ TEST(Planner, ALinkThatIsNearlyUsedUpIsKeptForHandoffsThatSaveMore) {
   EXPECT_EQ(chosen(0.6, 0.3, 0.9, 0), "a");
   EXPECT_EQ(chosen(0.6, 0.45, 0.9, 0), "b") << "a saves less than its link costs more";
   EXPECT_EQ(chosen(0.6, 0.5, 2, 0), "local");
-  EXPECT_EQ(chosen(0.1, 1, 2, 0), "a") << "it saves more than twice what the prompt takes here";
-  EXPECT_EQ(chosen(0.15, 5, 2, 0), "local")
+  EXPECT_EQ(chosen(0.1, 1, 2, 0), "a") << "it saves more than three times what the prompt takes here";
+  EXPECT_EQ(chosen(0.2, 5, 2, 0), "local")
       << "a bucket that is overdrawn costs no more than one that is empty";
   EXPECT_EQ(LinkPrice(0, 3), 0) << "a link without a limit";
 }
