@@ -7,6 +7,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/gemm/cublas_lt_loader.h"
+#include "kernels/cuda/gemm/fp8_gemm.h"
 #include "kernels/cuda/pack_scaled.h"
 #include "kernels/device_health.h"
 
@@ -279,6 +280,7 @@ absl::Status GemmEngine::RunPlan(Plan plan, const TensorView& a, const void* w, 
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaOps::NewPacked(int64_t out, int64_t in,
                                                                  WeightFormat format) {
+  if (format == WeightFormat::kFp8) return fp8_->NewPacked(device_, out, in);
   absl::StatusOr<Buffer> memory = device_->Allocate(CudaPackedMatrix::Bytes(out, in, format));
   if (!memory.ok()) return memory.status();
   return std::make_unique<CudaPackedMatrix>(*std::move(memory), out, in, format);
@@ -288,6 +290,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaOps::NewPacked(int64_t out, in
 absl::Status CudaOps::PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) {
   ALUDEL_CHECK(host_rows.contiguous() && host_rows.cols == w.in_features());
   ALUDEL_CHECK(row_begin >= 0 && row_begin + host_rows.rows <= w.out_features());
+  if (w.format() == WeightFormat::kFp8) return PackAsFp8(host_rows, row_begin, w);
   auto& packed = static_cast<CudaPackedMatrix&>(w);
   cudaError_t error = cudaSetDevice(ordinal_);
   if (error == cudaSuccess) {
@@ -303,10 +306,13 @@ absl::Status CudaOps::PackRows(const TensorView& host_rows, int64_t row_begin, P
 
 void CudaOps::Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
                    const TensorView& out, Stream stream) {
-  const auto& packed = static_cast<const CudaPackedMatrix&>(w);
-  ALUDEL_CHECK(a.cols == packed.in_features() && out.cols == packed.out_features() && a.rows == out.rows);
-  ALUDEL_CHECK(HasScales(packed.format()) || a.dtype == packed.dtype());
+  ALUDEL_CHECK(a.cols == w.in_features() && out.cols == w.out_features() && a.rows == out.rows);
+  ALUDEL_CHECK(HasScales(w.format()) || FormatOf(a.dtype) == w.format());
   if (a.rows == 0) return;
+  if (w.format() == WeightFormat::kFp8) {
+    return fp8_->Run(a, static_cast<const CudaFp8Matrix&>(w), bias, accumulate, out, Enter(stream));
+  }
+  const auto& packed = static_cast<const CudaPackedMatrix&>(w);
   gemm_->Run(a, packed, bias, accumulate, out, Enter(stream));
 }
 

@@ -63,6 +63,8 @@ void CountOnly(bool count_only);
 void FailAtLaunch(int64_t launches_from_now, int error);
 void FailAllocationsAbove(size_t bytes);  // cudaErrorMemoryAllocation; SIZE_MAX: none
 void WithholdHeuristics(bool withhold);   // cuBLASLt finds no algorithm
+// What devices opened from now on are, instead of 9.0; that alone, and what cuBLASLt has on it for E4M3.
+void PretendCapability(int major, int minor);
 // Ends what the above began, sticky errors too; no device may be open.
 void Heal();
 

@@ -133,6 +133,11 @@ void WithholdHeuristics(bool withhold) {
   const std::lock_guard lock(TheWorld().mutex);
   TheWorld().no_heuristic = withhold;
 }
+void PretendCapability(int major, int minor) {
+  const std::lock_guard lock(TheWorld().mutex);
+  TheWorld().capability_major = major;
+  TheWorld().capability_minor = minor;
+}
 void Heal() {
   World& world = TheWorld();
   const std::lock_guard lock(world.mutex);
@@ -140,6 +145,8 @@ void Heal() {
   world.launches_left = INT64_MAX;
   world.to_come = world.sticky = cudaSuccess;
   world.no_heuristic = false;
+  world.capability_major = 9;
+  world.capability_minor = 0;
 }
 
 }  // namespace aludel::cuda::fake

@@ -72,6 +72,7 @@ struct World {
   cudaError_t to_come = cudaSuccess;
   cudaError_t sticky = cudaSuccess;
   bool no_heuristic = false;
+  int capability_major = 9, capability_minor = 0;
   bool count_only = false;
 };
 World& TheWorld();
