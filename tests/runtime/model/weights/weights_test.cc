@@ -1,6 +1,7 @@
 #include "runtime/model/weights/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -85,6 +86,7 @@ TEST(Weights, CountsParametersAndBytes) {
   const int64_t int8 = LoadedBytes(demo, DType::kBf16, WeightFormat::kInt8);
   EXPECT_GT(bf16, int8);
   EXPECT_GT(int8, LoadedBytes(demo, DType::kBf16, WeightFormat::kInt4));
+  EXPECT_GT(int8, LoadedBytes(demo, DType::kBf16, WeightFormat::kFp8));
 }
 
 TEST(Weights, ATiedTableIsKeptOnceUnlessTheHeadIsRounded) {
@@ -108,6 +110,55 @@ TEST(Weights, ATiedTableIsKeptOnceUnlessTheHeadIsRounded) {
     EXPECT_EQ(weights->head().format(), format);
     EXPECT_EQ(weights->head().out_features(), tied.vocab);
   }
+}
+
+// Of W as a model's first layer has it, by multiplying rows that each are 1 at one input.
+std::vector<float> Queries(Device& device, const Weights& weights) {
+  const PackedMatrix& w = *weights.layers[0].q;
+  const int64_t in = w.in_features(), outs = w.out_features();
+  std::vector<float> ones(in * in, 0.0f), columns(in * outs);
+  for (int64_t i = 0; i < in; ++i) ones[i * in + i] = 1.0f;
+  device.ops().Gemm(TensorView::Of(ones.data(), in, in), w, nullptr, false,
+                    TensorView::Of(columns.data(), in, outs), {});
+  std::vector<float> rows(outs * in);
+  for (int64_t i = 0; i < in; ++i) {
+    for (int64_t o = 0; o < outs; ++o) rows[o * in + i] = columns[i * outs + o];
+  }
+  return rows;
+}
+
+// The root of the mean square of what asking for FP8 does to the first layer's queries, in parts of that of the numbers.
+double LossOfFp8(const std::string& name) {
+  const std::string directory = std::string(kTiny) + name;
+  const std::unique_ptr<Device> device = OpenDevice({.threads = 1}).value();
+  const ModelFiles files = ModelFiles::Open(directory).value();
+  const ModelConfig config = ModelConfig::Load(directory).value();
+  const auto queries = [&](WeightFormat format) {
+    return Queries(*device,
+                   *Weights::Load(device.get(), files, config, DType::kF32, format, {}, {}, nullptr).value());
+  };
+  const std::vector<float> stored = queries(WeightFormat::kF32), kept = queries(WeightFormat::kFp8);
+  double error = 0, power = 0;
+  for (size_t i = 0; i < stored.size(); ++i) {
+    error += (double{kept[i]} - stored[i]) * (double{kept[i]} - stored[i]);
+    power += double{stored[i]} * stored[i];
+  }
+  return std::sqrt(error / power);
+}
+
+TEST(Weights, CodesWithAScaleForEachRowOrForAllStayAsTheyAre) {
+  for (const char* name : {"fp8_row", "fp8_tensor", "fp8_compressed_channel", "fp8_modelopt"}) {
+    EXPECT_LT(LossOfFp8(name), 1e-6) << name;
+  }
+}
+
+// A scale for each output in place of one for each block rounds again, about as much as the first time: a number of four
+// bits is off by .026 of itself.
+TEST(Weights, CodesWithAScaleForEachBlockAreRoundedAgain) {
+  const double loss = LossOfFp8("fp8_block");
+  EXPECT_GT(loss, 0.01);
+  EXPECT_LT(loss, 0.03);
+  EXPECT_NEAR(LossOfFp8("llama_linear"), 0.026, 0.004);  // of numbers, once
 }
 
 // A copy of a tiny model whose weight file a test changes.
