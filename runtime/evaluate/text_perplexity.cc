@@ -11,56 +11,41 @@
 namespace aludel {
 namespace {
 
-// Text tokens whose logits are in memory at once.
-constexpr int64_t kScoredTogether = 32;
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
 // Nats of tokens [begin, end) of `ids`, each after all before it; tokens [0, begin - 1) are in the cache.
-absl::Status ScoreTokens(PairUnderTest& pair, absl::Span<const int32_t> ids, int64_t begin,
+absl::Status ScoreTokens(Transformer& model, BlockPool& pool, absl::Span<const int32_t> ids, int64_t begin,
                          const BlockTable& table, std::vector<double>* nats) {
-  Transformer& consumer = pair.consumer();
-  const auto end = static_cast<int64_t>(ids.size());
-  const auto vocab = static_cast<size_t>(consumer.config().vocab);
-  std::vector<float> logits;
-  for (int64_t at = begin - 1; at + 1 < end;) {
-    // One item per token, because each wants its logits; a layer's keys are all written before it attends.
-    std::vector<BatchItem> items(std::min({kScoredTogether, consumer.options().max_rows, end - 1 - at}));
-    for (size_t i = 0; i < items.size(); ++i) {
-      items[i].ids = ids.subspan(at + static_cast<int64_t>(i), 1);
-      items[i].position = at + static_cast<int64_t>(i);
-      items[i].blocks = table.ids();
-      items[i].wants_logits = true;
-    }
-    ALUDEL_RETURN_IF_ERROR(consumer.Forward(absl::MakeSpan(items), pair.consumer_pool(), &logits));
-    for (size_t i = 0; i < items.size(); ++i) {
-      nats->push_back(
-          NegativeLogProbability(absl::MakeConstSpan(logits).subspan(i * vocab, vocab), ids[++at]));
-    }
-  }
-  return absl::OkStatus();
+  return ForwardEach(model, pool, table.ids(), ids, begin - 1, static_cast<int64_t>(ids.size()) - 1,
+                     [&](int64_t token, absl::Span<const float> logits) {
+                       nats->push_back(NegativeLogProbability(logits, ids[token + 1]));
+                     });
 }
 
 absl::Status ScoreWindow(PairUnderTest& pair, absl::Span<const int32_t> window, TextNats* nats) {
-  const auto tokens = static_cast<int64_t>(window.size());
-  const int64_t handed_over = tokens / 2 - 1;
+  const int64_t handed_over = HandedOverOf(window);
+  BlockPool& pool = pair.consumer_pool();
   BlockTable table;
-  ALUDEL_RETURN_IF_ERROR(table.Grow(pair.consumer_pool(), tokens));
-  ALUDEL_RETURN_IF_ERROR(RunTokens(pair.consumer(), pair.consumer_pool(), table.ids(), window, 0, handed_over,
-                                   nullptr, nullptr));
-  ALUDEL_RETURN_IF_ERROR(ScoreTokens(pair, window, handed_over + 1, table, &nats->oracle));
+  ALUDEL_RETURN_IF_ERROR(table.Grow(pool, static_cast<int64_t>(window.size())));
+  ALUDEL_RETURN_IF_ERROR(
+      RunTokens(pair.oracle(), pool, table.ids(), window, 0, handed_over, nullptr, nullptr));
+  ALUDEL_RETURN_IF_ERROR(ScoreTokens(pair.oracle(), pool, window, handed_over + 1, table, &nats->oracle));
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<EncodedPrompt> encoded, pair.EncodeAll(window, handed_over));
   for (size_t i = 0; i < encoded.size(); ++i) {
     ALUDEL_RETURN_IF_ERROR(
         pair.Reconstruct(pair.formats()[i], encoded[i].frames, window, handed_over, table).status());
-    ALUDEL_RETURN_IF_ERROR(ScoreTokens(pair, window, handed_over + 1, table, &nats->formats[i]));
+    ALUDEL_RETURN_IF_ERROR(
+        ScoreTokens(pair.consumer(), pool, window, handed_over + 1, table, &nats->formats[i]));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<TextNats> ScoreText(PairUnderTest& pair, const std::string& file, int64_t windows,
-                                   int64_t window_tokens, const EvaluateProgress& progress) {
+int64_t HandedOverOf(absl::Span<const int32_t> window) { return static_cast<int64_t>(window.size()) / 2 - 1; }
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> CutWindows(PairUnderTest& pair, const std::string& file,
+                                                             int64_t windows, int64_t window_tokens) {
   ALUDEL_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxTextBytes));
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                           pair.writer().tokenizer().Encode(text, /*add_special_tokens=*/true));
@@ -70,13 +55,24 @@ absl::StatusOr<TextNats> ScoreText(PairUnderTest& pair, const std::string& file,
     return absl::InvalidArgumentError(
         absl::StrFormat("%s holds %d tokens, want at least one window of %d", file, ids.size(), window));
   }
+  std::vector<std::vector<int32_t>> cut;
+  for (int64_t w = 0; w < count; ++w) {
+    cut.emplace_back(ids.begin() + w * window, ids.begin() + (w + 1) * window);
+  }
+  return cut;
+}
+
+absl::StatusOr<TextNats> ScoreText(PairUnderTest& pair, const std::string& name,
+                                   absl::Span<const std::vector<int32_t>> windows,
+                                   const EvaluateProgress& progress) {
+  const auto count = static_cast<int64_t>(windows.size());
   TextNats nats;
   nats.formats.resize(pair.formats().size());
   for (int64_t w = 0; w < count; ++w) {
-    if (!progress(file, w, count, "")) return absl::CancelledError("evaluation was interrupted");
-    ALUDEL_RETURN_IF_ERROR(ScoreWindow(pair, absl::MakeConstSpan(ids).subspan(w * window, window), &nats));
+    if (!progress(name, w, count, "")) return absl::CancelledError("evaluation was interrupted");
+    ALUDEL_RETURN_IF_ERROR(ScoreWindow(pair, windows[w], &nats));
   }
-  progress(file, count, count, "");
+  progress(name, count, count, "");
   return nats;
 }
 

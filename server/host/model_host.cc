@@ -50,9 +50,9 @@ absl::StatusOr<std::unique_ptr<Transformer>> LoadModel(Device* device, const Mod
   }
   if (report.dequantized_fp8 > 0) {
     spdlog::warn(
-        "{} matrices are FP8 with a scale for each block, or with an adapter merged, and kept in {}; engine "
-        "{{ weights: "
-        "\"fp8\" }} rounds them to FP8 with a scale for each output",
+        "{} matrices are FP8 with a scale for each block, or have an adapter merged, and are kept in {}; "
+        "engine "
+        "{{ weights: \"fp8\" }} rounds them to FP8 with a scale for each output",
         report.dequantized_fp8, Name(transformer.compute));
   }
   return model;

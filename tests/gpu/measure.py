@@ -42,7 +42,7 @@ def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
         Part("parity", 25, ["greedy_parity"], lambda clock: parity.parity(bundle, report, clock)),
         Part("quality", 20, [f"quality_kl_{name}" for name in quality.FORMATS],
              lambda clock: quality.quality(bundle, report, clock)),
-        Part("engine", 65, ["prefill_gemm_share", "decode_bandwidth_share"],
+        Part("engine", 60, ["prefill_gemm_share", "decode_bandwidth_share"],
              lambda clock: engine.engine(bundle, report, model, clock)),
         Part("ttft", 95, ttft.Study(bundle, report, model).names(),
              lambda clock: ttft.ttft(bundle, report, model, clock)),
@@ -55,6 +55,8 @@ def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
              lambda clock: engine.graphs(bundle, report, model, clock)),
         Part("fp8", 20, ["decode_rate_batch_1_fp8", f"prefill_rate_{engine.lengths(bundle)[0]}_fp8"],
              lambda clock: engine.fp8(bundle, report, model, clock)),
+        Part("adapters", 20, [name for name, _ in engine.ADAPTER_STEPS.values()],
+             lambda clock: engine.adapters(bundle, report, model, clock)),
         Part("ops", 25, [], lambda clock: kernels.ops(bundle, report, clock)),
         Part("profile", 20, [f"profile_{phase}_{name}" for phase, names in profile_kernels.KERNELS.items() for name in names],
              lambda clock: profile_kernels.profile(bundle, report, model, clock)),
@@ -62,7 +64,7 @@ def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
 
 
 WARM_SECONDS = 40.0  # for reading PyTorch from disk
-WITH_MODEL = {"engine", "peers", "codec", "ttft", "graphs", "fp8", "profile"}
+WITH_MODEL = {"engine", "peers", "codec", "ttft", "graphs", "adapters", "fp8", "profile"}
 
 
 def limit(shares: List[float], index: int, whole: float, left: float) -> float:

@@ -61,7 +61,8 @@ absl::Status Finish(cudaError_t error, const std::string& device, int64_t rows, 
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Fp8Gemm>> Fp8Gemm::Create(const std::string& device_name, int ordinal) {
+absl::StatusOr<std::unique_ptr<Fp8Gemm>> Fp8Gemm::Create(const std::string& device_name, int ordinal,
+                                                         bool time_algorithms) {
   int major = 0, minor = 0;
   cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
   if (error == cudaSuccess) {
@@ -70,7 +71,7 @@ absl::StatusOr<std::unique_ptr<Fp8Gemm>> Fp8Gemm::Create(const std::string& devi
   const absl::Status status =
       FromCuda(error, absl::StrFormat("%s: read its compute capability", device_name));
   if (!status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<Fp8Plans>> plans = Fp8Plans::Create(device_name);
+  absl::StatusOr<std::unique_ptr<Fp8Plans>> plans = Fp8Plans::Create(device_name, time_algorithms);
   if (!plans.ok()) return plans.status();
   return std::unique_ptr<Fp8Gemm>(new Fp8Gemm(device_name, major * 10 + minor, *std::move(plans)));
 }
@@ -135,7 +136,8 @@ void Fp8Gemm::MultiplyCodes(const TensorView& a, const uint8_t* codes, const flo
                             CudaStream& stream) {
   const Fp8Operands product{codes, w.row(0), Fp8Padded(a.cols), scales, w.scales(), accumulate, out};
   if (bias == nullptr) {
-    if (const auto plan = plans_->Find(product); plan.has_value()) return Multiply(*plan, product, stream);
+    if (const auto plan = plans_->Find(product, stream); plan.has_value())
+      return Multiply(*plan, product, stream);
   }
   if (MultiplyBySums(codes, scales, w, bias, accumulate, out, stream)) return;
   Report(a, out);
@@ -170,11 +172,11 @@ bool Fp8Gemm::MultiplyBySums(const uint8_t* codes, const float* scales, const Cu
                        .out = TensorView::Of(sums, std::min(piece, out.rows - begin), outs)};
   };
   for (int64_t begin = 0; begin < out.rows; begin += piece) {
-    if (!plans_->Find(of_piece(begin)).has_value()) return false;
+    if (!plans_->Find(of_piece(begin), stream).has_value()) return false;
   }
   for (int64_t begin = 0; begin < out.rows; begin += piece) {
     const Fp8Operands product = of_piece(begin);
-    Multiply(*plans_->Find(product), product, stream);
+    Multiply(*plans_->Find(product, stream), product, stream);
     stream.Launch("launch ScaleFp8", LaunchScaleFp8,
                   Fp8SumsArgs{sums, outs, scales + begin, w.scales(), bias, accumulate,
                               out.Rows(begin, product.out.rows)});
@@ -185,7 +187,7 @@ bool Fp8Gemm::MultiplyBySums(const uint8_t* codes, const float* scales, const Cu
 void Fp8Gemm::Multiply(const Fp8Plans::Plan& plan, const Fp8Operands& product, CudaStream& stream) const {
   const auto multiply = [&](const uint8_t*, const uint8_t*, const float*, const float*, bool,
                             const TensorView&, cudaStream_t on) {
-    stream.Collect(plans_->Run(plan, product, stream.workspace(), on));
+    stream.Collect(plans_->Run(plan, product, product.out.data, stream.workspace(), on));
     return cudaSuccess;
   };
   stream.Launch("multiply fp8", multiply, product.a, product.w, product.a_scales, product.w_scales,

@@ -39,12 +39,14 @@ class CudaFp8Matrix final : public PackedMatrix {
   int64_t in_;
 };
 
-// Products of such matrices. Few rows are multiplied as bf16 by our own kernel, which reads the codes once; more are rounded to
-// E4M3 with a scale for each and go through cuBLASLt. Where it has no scales by row and column, or there is a bias (which it
-// would want in bf16), it adds up codes, and a kernel of ours does the rest. Thread-safe; memory beside is the stream's.
+// Products of such matrices. Up to kSkinnyRows rows are multiplied as bf16 by our own kernel, which reads the codes once. More are
+// rounded to E4M3 with a scale for each and go through cuBLASLt, batches of 17 to 64 among them: it reads the codes once there,
+// too, where our kernel would once for each 16 rows. Where cuBLASLt has no scales by row and column, or there is a bias (which
+// it would want in bf16), it adds up codes, and a kernel of ours does the rest. Thread-safe; memory beside is the stream's.
 class Fp8Gemm {
  public:
-  static absl::StatusOr<std::unique_ptr<Fp8Gemm>> Create(const std::string& device_name, int ordinal);
+  static absl::StatusOr<std::unique_ptr<Fp8Gemm>> Create(const std::string& device_name, int ordinal,
+                                                         bool time_algorithms);
 
   // Unimplemented, with what this GPU has and what it takes, below compute capability 8.9.
   absl::Status Supported() const;

@@ -4,8 +4,8 @@
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cuda_status.h"
-#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/gemm/cublas_lt_loader.h"
+#include "kernels/cuda/gemm/fastest.h"
 #include "kernels/cuda/gemm/fp8_index.h"
 
 namespace aludel::cuda {
@@ -49,18 +49,19 @@ uint32_t Alignment(const void* data) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Fp8Plans>> Fp8Plans::Create(const std::string& device_name) {
+absl::StatusOr<std::unique_ptr<Fp8Plans>> Fp8Plans::Create(const std::string& device_name,
+                                                           bool time_algorithms) {
   if (const absl::Status loaded = LoadCublasLt(); !loaded.ok()) return loaded;
   cublasLtHandle_t handle = nullptr;
   const absl::Status status =
       FromCublas(cublasLtCreate(&handle), absl::StrCat(device_name, ": create a cuBLASLt handle"));
   if (!status.ok()) return status;
-  return std::unique_ptr<Fp8Plans>(new Fp8Plans(handle));
+  return std::unique_ptr<Fp8Plans>(new Fp8Plans(handle, time_algorithms));
 }
 
 Fp8Plans::~Fp8Plans() { cublasLtDestroy(handle_); }
 
-std::optional<Fp8Plans::Plan> Fp8Plans::Make(const Fp8Operands& product) const {
+std::vector<Fp8Plans::Plan> Fp8Plans::Make(const Fp8Operands& product, int most) const {
   const TensorView& out = product.out;
   Plan plan{};
   bool ok =
@@ -82,17 +83,23 @@ std::optional<Fp8Plans::Plan> Fp8Plans::Make(const Fp8Operands& product) const {
        Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, Alignment(product.a)) &&
        Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, Alignment(out.data)) &&
        Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, Alignment(out.data));
-  if (!ok) return std::nullopt;
-  cublasLtMatmulHeuristicResult_t result{};
+  if (!ok) return {};
+  std::vector<cublasLtMatmulHeuristicResult_t> results(most);
   int found = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle_, &plan.operation, &plan.w, &plan.a, &plan.out, &plan.out, &preference, 1, &result, &found);
-  if (status != CUBLAS_STATUS_SUCCESS || found == 0) return std::nullopt;
-  plan.algorithm = result.algo;
-  return plan;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle_, &plan.operation, &plan.w, &plan.a, &plan.out, &plan.out,
+                                     &preference, most, results.data(), &found);
+  if (status != CUBLAS_STATUS_SUCCESS) return {};
+  std::vector<Plan> plans;
+  for (int i = 0; i < found; ++i) {
+    if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
+    plan.algorithm = results[i].algo;
+    plans.push_back(plan);
+  }
+  return plans;
 }
 
-std::optional<Fp8Plans::Plan> Fp8Plans::Find(const Fp8Operands& product) {
+std::optional<Fp8Plans::Plan> Fp8Plans::Find(const Fp8Operands& product, CudaStream& stream) {
   const TensorView& out = product.out;
   ALUDEL_CHECK(product.in % kFp8Piece == 0 && IsAligned(product.a) && IsAligned(product.w));
   ALUDEL_CHECK((product.a_scales == nullptr) == (product.w_scales == nullptr));
@@ -110,14 +117,17 @@ std::optional<Fp8Plans::Plan> Fp8Plans::Find(const Fp8Operands& product) {
                 Alignment(product.w),
                 Alignment(product.a),
                 Alignment(out.data)};
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = plans_.find(key);
-  if (found != plans_.end()) return found->second;
-  if (plans_.size() >= kMaxPlans) plans_.clear();
-  return plans_.emplace(key, Make(product)).first->second;
+  const auto make = [&](int most) { return Make(product, most); };
+  const auto fastest = [&](absl::Span<const Plan> plans) {
+    const auto run = [&](size_t i, void* to) {
+      return Run(plans[i], product, to, stream.workspace(), stream.get()).ok();
+    };
+    return FastestProduct(plans.size(), product.accumulate, out, run, stream);
+  };
+  return plans_.Find(key, Flops(out, product.in), make, fastest);
 }
 
-absl::Status Fp8Plans::Run(Plan plan, const Fp8Operands& product, void* workspace,
+absl::Status Fp8Plans::Run(Plan plan, const Fp8Operands& product, void* to, void* workspace,
                            cudaStream_t stream) const {
   if (product.w_scales != nullptr && !SetScales(&plan.operation, product)) {
     return absl::InternalError("cuBLASLt refuses the addresses of scales");
@@ -127,7 +137,7 @@ absl::Status Fp8Plans::Run(Plan plan, const Fp8Operands& product, void* workspac
   const TensorView& out = product.out;
   const cublasStatus_t status = cublasLtMatmul(
       handle_, &plan.operation, &alpha, product.w, &plan.w, product.a, &plan.a, &beta, out.data, &plan.out,
-      out.data, &plan.out, &plan.algorithm, workspace, CudaStream::kWorkspaceBytes, stream);
+      to, &plan.out, &plan.algorithm, workspace, CudaStream::kWorkspaceBytes, stream);
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
   return FromCublas(status, absl::StrFormat("multiply [%d, %d] by a %d x %d fp8 matrix", out.rows, product.in,
                                             out.cols, product.in));

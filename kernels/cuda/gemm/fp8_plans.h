@@ -3,15 +3,16 @@
 #include <cublasLt.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/gemm/plan_cache.h"
 #include "kernels/tensor.h"
 
 namespace aludel::cuda {
@@ -29,42 +30,44 @@ struct Fp8Operands {
   TensorView out;
 };
 
-// cuBLASLt's products of E4M3 matrices, with the algorithm of its heuristic remembered per shape. Sums are f32 (without
+// cuBLASLt's products of E4M3 matrices, whose algorithms PlanCache chooses. Sums are f32 (without
 // CUBLASLT_MATMUL_DESC_FAST_ACCUM, which keeps fewer bits between). Scales by row and column are a mode of the library's from
 // 12.9 on that compute capability 9.0 has; elsewhere a product without them is what it finds. Thread-safe.
 class Fp8Plans {
  public:
-  // Plain values of cuBLASLt, so that a plan may be evicted while it is used.
+  // Plain values of cuBLASLt.
   struct Plan {
     cublasLtMatmulDescOpaque_t operation;
     cublasLtMatrixLayoutOpaque_t w, a, out;
     cublasLtMatmulAlgo_t algorithm;
   };
 
-  static absl::StatusOr<std::unique_ptr<Fp8Plans>> Create(const std::string& device_name);
+  static absl::StatusOr<std::unique_ptr<Fp8Plans>> Create(const std::string& device_name,
+                                                          bool time_algorithms);
   ~Fp8Plans();
   Fp8Plans(const Fp8Plans&) = delete;
   Fp8Plans& operator=(const Fp8Plans&) = delete;
 
-  // Nothing where cuBLASLt has no algorithm; that is remembered too.
-  std::optional<Plan> Find(const Fp8Operands& product);
-  // `workspace`: CudaStream::kWorkspaceBytes.
-  absl::Status Run(Plan plan, const Fp8Operands& product, void* workspace, cudaStream_t stream) const;
+  // Nothing where cuBLASLt has no algorithm. Where its algorithms are timed for this product, on `stream`, `out` may be written
+  // without `accumulate`, and the stream's workspace is.
+  std::optional<Plan> Find(const Fp8Operands& product, CudaStream& stream);
+  // Into out's memory, or into other that is as large: `to` = out + ... then. `workspace`: CudaStream::kWorkspaceBytes.
+  absl::Status Run(Plan plan, const Fp8Operands& product, void* to, void* workspace,
+                   cudaStream_t stream) const;
 
  private:
   // Everything that chooses an algorithm.
   using Key = std::tuple<int64_t /*rows*/, int64_t /*outs*/, int64_t /*in*/, int64_t /*out stride*/,
                          DType /*out*/, bool /*accumulate*/, bool /*scaled*/, uint32_t /*align w*/,
                          uint32_t /*align a*/, uint32_t /*align out*/>;
-  static constexpr size_t kMaxPlans = 1024;
 
-  explicit Fp8Plans(cublasLtHandle_t handle) : handle_(handle) {}
+  Fp8Plans(cublasLtHandle_t handle, bool time_algorithms) : handle_(handle), plans_(time_algorithms) {}
 
-  std::optional<Plan> Make(const Fp8Operands& product) const;
+  // At most so many, cuBLASLt's first before the others.
+  std::vector<Plan> Make(const Fp8Operands& product, int most) const;
 
   cublasLtHandle_t handle_;
-  std::mutex mutex_;
-  std::map<Key, std::optional<Plan>> plans_;  // guarded by mutex_
+  PlanCache<Key, Plan> plans_;
 };
 
 }  // namespace aludel::cuda

@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention/scalar_attention.cuh"
 #include "kernels/cuda/attention/wgmma_attention.cuh"
 #include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/gemm/batch_gemm.cuh"
 #include "kernels/cuda/gemm/fp8_gemm.cuh"
 #include "kernels/cuda/gemm/fused_gemm.cuh"
 #include "kernels/cuda/gemm/low_rank.cuh"
@@ -190,6 +191,15 @@ void AddProducts(Kernels& to) {
       0, 32};
 }
 
+template <int... kTiles>
+void AddBatch(Kernels& to) {
+  ((to[Name("BatchProduct", kTiles)] = {Bind<BatchArgs>([](char* shared, const BatchArgs& args) {
+                                          BatchBlock<kTiles>(args, shared);
+                                        }),
+                                        0, kBatchThreads}),
+   ...);
+}
+
 template <int kTiles>
 void AddFp8Product(Kernels& to) {
   to[Name("Fp8Product", kTiles)] = {Bind<Fp8SkinnyArgs>([](char* shared, const Fp8SkinnyArgs& args) {
@@ -289,6 +299,7 @@ Kernels MakeKernels() {
   Kernels to;
   AddTyped(to);
   AddProducts(to);
+  AddBatch<2, 4, 8>(to);
   AddFp8(to);
   AddFused(to);
   AddLowRank(to);

@@ -23,6 +23,7 @@ struct Mark {
   bool recorded = false;
   bool done = true;
   cudaStream_t stream = nullptr;  // whose queue holds it
+  double reached_us = 0;          // when it was done
 };
 
 struct Work {
@@ -43,6 +44,7 @@ struct Queue {
 };
 
 struct Event {
+  bool timed = false;
   std::shared_ptr<Mark> mark = std::make_shared<Mark>();
 };
 
@@ -73,6 +75,8 @@ struct World {
   cudaError_t sticky = cudaSuccess;
   bool no_heuristic = false;
   int capability_major = 9, capability_minor = 0;
+  std::vector<double> algorithms = {1.0};  // OfferAlgorithms
+  double clock_us = 0;
   bool count_only = false;
 };
 World& TheWorld();

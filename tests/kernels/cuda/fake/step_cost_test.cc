@@ -2,12 +2,15 @@
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "gtest/gtest.h"
+#include "runtime/bench/make_adapter.h"
+#include "runtime/model/adapters/lora_weights.h"
 #include "tests/kernels/cuda/fake/fake_cuda.h"
 #include "tests/kernels/cuda/fake/zero_model.h"
 #include "tests/runtime/model/temporary_directory.h"
@@ -18,18 +21,32 @@
 namespace aludel::cuda::fake {
 namespace {
 
+int64_t WeightBytes(WeightFormat weights) { return weights == WeightFormat::kFp8 ? 1 : 2; }
+
 // Bytes that a step of `rows` sequences of `context` tokens each cannot do without: all matrices, and what is in the cache.
-int64_t Bound(const Shape& shape, int64_t rows, int64_t context) {
-  const int64_t layer = shape.hidden * (2 * shape.q_dim() + 2 * shape.kv_dim() + 3 * shape.ffn) +
-                        rows * context * 2 * shape.kv_dim();
-  return static_cast<int64_t>(sizeof(Bf16)) * (shape.layers * layer + shape.vocab * shape.hidden);
+int64_t Bound(const Shape& shape, WeightFormat weights, int64_t rows, int64_t context) {
+  const int64_t matrices = shape.hidden * (2 * shape.q_dim() + 2 * shape.kv_dim() + 3 * shape.ffn);
+  const int64_t pages = rows * context * 2 * shape.kv_dim();
+  return WeightBytes(weights) * (shape.layers * matrices + shape.vocab * shape.hidden) +
+         static_cast<int64_t>(sizeof(Bf16)) * shape.layers * pages;
 }
 
 constexpr Shape kLlama3b = {"llama-3b", 28, 3072, 8192, 24, 8, 128, 128256};
 constexpr Shape kLlama8b = {"llama-8b", 32, 4096, 14336, 32, 8, 128, 128256};
 
 constexpr int64_t kContext = 1024;
+constexpr double kBytesPerUs = 4.3e6;
 constexpr int64_t kMostRows = 64;
+
+// Of a batch, and what one adds to the weights that a step reads: of rank kRank over every linear layer.
+constexpr int64_t kAdapters = 8;
+constexpr int64_t kRank = 16;
+int64_t AdapterBytes(const Shape& shape) {
+  const int64_t attention = 4 * shape.hidden + 2 * shape.q_dim() + 2 * shape.kv_dim();
+  return static_cast<int64_t>(sizeof(Bf16)) * kRank * shape.layers *
+         (attention + 3 * (shape.hidden + shape.ffn));
+}
+using Adapters = std::vector<std::unique_ptr<LoraWeights>>;
 
 struct Watcher final : LayerObserver {
   absl::Status OnLayer(const LayerSlice&) override { return absl::OkStatus(); }
@@ -38,16 +55,19 @@ struct Watcher final : LayerObserver {
 struct StepCost {
   int64_t launches = 0;
   int64_t bytes = 0;
+  int64_t copies = 0;  // between host and card
 
-  StepCost operator+(const StepCost& other) const { return {launches + other.launches, bytes + other.bytes}; }
-  StepCost operator-(const StepCost& other) const { return {launches - other.launches, bytes - other.bytes}; }
-  StepCost operator*(int64_t times) const { return {launches * times, bytes * times}; }
+  StepCost operator+(const StepCost& other) const {
+    return {launches + other.launches, bytes + other.bytes, copies + other.copies};
+  }
+  StepCost operator-(const StepCost& other) const { return *this + other * -1; }
+  StepCost operator*(int64_t times) const { return {launches * times, bytes * times, copies * times}; }
 };
 
 // Of a decode step by rows; a token is drawn for each.
 using CostsByRows = std::map<int64_t, StepCost>;
 
-StepCost CostOfStep(TestModel& model, int64_t rows, bool fused) {
+StepCost CostOfStep(TestModel& model, int64_t rows, bool fused, const Adapters& adapters = {}) {
   const int32_t id = 5;
   Watcher watcher;
   std::vector<BatchItem> items(rows);
@@ -58,12 +78,13 @@ StepCost CostOfStep(TestModel& model, int64_t rows, bool fused) {
     item.draw = RowSampling{};
     if (!fused) item.observer = &watcher;  // wants to see what stands between the operations
   }
+  for (size_t i = 0; i < adapters.size(); ++i) items[i].adapter = adapters[i].get();
   std::vector<float> logits;
   ResetCounts();
   const absl::Status status = model.model().Forward(absl::MakeSpan(items), model.pool(), &logits);
   EXPECT_TRUE(status.ok()) << status;
   const Counts counted = counts();
-  StepCost sum{counted.kernels(), 0};
+  StepCost sum{counted.kernels(), 0, counted.copies};
   for (const auto& [kernel, launches] : counted.launches) {
     EXPECT_EQ(counted.costs.count(kernel), 1) << kernel << ": what it moves is not known";
   }
@@ -71,43 +92,84 @@ StepCost CostOfStep(TestModel& model, int64_t rows, bool fused) {
   return sum;
 }
 
-// `shape`'s, from those of one layer and of two over a small vocabulary, whose head is replaced.
-CostsByRows CostsOf(const Shape& shape, bool fused) {
-  CostsByRows of[2];
+// `shape`'s, from those `of` one layer and of two over a small vocabulary, whose head is replaced.
+template <typename OfModel>
+CostsByRows OfAllLayers(const Shape& shape, WeightFormat weights, const OfModel& of) {
+  CostsByRows small_costs[2];
   Shape small = shape;
   small.vocab = 1024;
   for (small.layers = 1; small.layers <= 2; ++small.layers) {
     const TemporaryDirectory files;
     WriteZeros(small, files.path());
-    TestModel model(files.path(), {.max_rows = kMostRows}, DType::kBf16, kContext);
-    for (const int64_t rows : {1, 4, 16, 64}) of[small.layers - 1][rows] = CostOfStep(model, rows, fused);
+    TestModel model(files.path(), {.weights = weights, .max_rows = kMostRows}, DType::kBf16, kContext);
+    small_costs[small.layers - 1] = of(model, files.path());
   }
   CostsByRows all;
-  for (const auto& [rows, one] : of[0]) {
+  for (const auto& [rows, one] : small_costs[0]) {
     // The head's matrix, and logits that are written and read.
-    const StepCost head{0, (shape.vocab - small.vocab) * (shape.hidden * 2 + rows * 8)};
-    all[rows] = one + (of[1][rows] - one) * (shape.layers - 1) + head;
+    const StepCost head{0, (shape.vocab - small.vocab) * (shape.hidden * WeightBytes(weights) + rows * 8), 0};
+    all[rows] = one + (small_costs[1][rows] - one) * (shape.layers - 1) + head;
   }
   return all;
 }
 
-// Of the time that copying the bound takes, at 4.3 TB/s, in that of a step whose launches each leave the memory idle for so long.
+CostsByRows CostsOf(const Shape& shape, WeightFormat weights, bool fused) {
+  return OfAllLayers(shape, weights, [&](TestModel& model, const std::string&) {
+    CostsByRows costs;
+    for (const int64_t rows : {1, 4, 16, 64}) costs[rows] = CostOfStep(model, rows, fused);
+    return costs;
+  });
+}
+
+Adapters MakeAdapters(TestModel& model, const std::string& base) {
+  const TemporaryDirectory files;
+  Adapters adapters;
+  for (uint64_t seed = 1; seed <= kAdapters; ++seed) {
+    const std::string directory = files.File(std::to_string(seed));
+    EXPECT_TRUE(MakeAdapter({.base = base, .out = directory, .rank = kRank, .seed = seed}).ok());
+    adapters.push_back(
+        LoraWeights::Load(model.device(), directory, {base, model.model().hash(), model.model().config()})
+            .value());
+  }
+  return adapters;
+}
+
+// Of a step of kAdapters rows, each of an adapter of its own or all of the base alone.
+StepCost CostOfAdapters(const Shape& shape, bool with) {
+  const CostsByRows costs =
+      OfAllLayers(shape, WeightFormat::kBf16, [&](TestModel& model, const std::string& base) {
+        const Adapters adapters = with ? MakeAdapters(model, base) : Adapters();
+        return CostsByRows{{kAdapters, CostOfStep(model, kAdapters, /*fused=*/true, adapters)}};
+      });
+  return costs.at(kAdapters);
+}
+
+// Of a step, at 4.3 TB/s, whose launches each leave the memory idle for so long.
+double Microseconds(const StepCost& cost, double idle_us) {
+  return static_cast<double>(cost.bytes) / kBytesPerUs + static_cast<double>(cost.launches) * idle_us;
+}
+
+// Of that, the time that copying the bound takes.
 double Share(int64_t bound, const StepCost& cost, double idle_us) {
-  constexpr double kBytesPerUs = 4.3e6;
-  return static_cast<double>(bound) /
-         (static_cast<double>(cost.bytes) + static_cast<double>(cost.launches) * idle_us * kBytesPerUs);
+  return static_cast<double>(bound) / kBytesPerUs / Microseconds(cost, idle_us);
+}
+
+std::string Readme() {
+  std::ifstream file("tests/gpu/README.md");
+  std::stringstream readme;
+  readme << file.rdbuf();
+  return readme.str();
 }
 
 TEST(StepCosts, OfModelsOfRealSize) {
   CountOnly(true);
-  std::ifstream file("tests/gpu/README.md");
-  std::stringstream readme;
-  readme << file.rdbuf();
+  const std::string readme = Readme();
   for (const Shape& shape : {kLlama3b, kLlama8b}) {
-    const CostsByRows apart = CostsOf(shape, /*fused=*/false), fused = CostsOf(shape, /*fused=*/true);
+    const CostsByRows apart = CostsOf(shape, WeightFormat::kBf16, /*fused=*/false);
+    const CostsByRows fused = CostsOf(shape, WeightFormat::kBf16, /*fused=*/true);
     for (const auto& [rows, now] : fused) {
       const StepCost& before = apart.at(rows);
-      const int64_t bound = Bound(shape, rows, kContext);
+      const int64_t bound = Bound(shape, WeightFormat::kBf16, rows, kContext);
       // One launch reads each matrix, and nothing else comes near it. What a kernel reads is what fake_traffic.cc says of
       // it: one that read its matrix twice would not be noticed here.
       EXPECT_GE(now.bytes, bound);
@@ -123,8 +185,57 @@ TEST(StepCosts, OfModelsOfRealSize) {
           static_cast<double>(before.bytes) / 1e9, static_cast<double>(now.bytes) / 1e9,
           Share(bound, before, 7), Share(bound, now, 7), Share(bound, before, 3), Share(bound, now, 3));
       std::printf("%s\n", line.c_str());
-      EXPECT_NE(readme.str().find(line), std::string::npos) << "the table of tests/gpu/README.md is another";
+      EXPECT_NE(readme.find(line), std::string::npos) << "the table of tests/gpu/README.md is another";
     }
+  }
+  CountOnly(false);
+}
+
+// Steps of up to 16 rows read each matrix once, by one launch for each product; those of more want codes for the rows as well.
+TEST(StepCosts, OfWeightsInFp8) {
+  CountOnly(true);
+  const std::string readme = Readme();
+  for (const Shape& shape : {kLlama3b, kLlama8b}) {
+    const CostsByRows bf16 = CostsOf(shape, WeightFormat::kBf16, /*fused=*/true);
+    for (const auto& [rows, fp8] : CostsOf(shape, WeightFormat::kFp8, /*fused=*/true)) {
+      const StepCost& usual = bf16.at(rows);
+      const int64_t bound = Bound(shape, WeightFormat::kFp8, rows, kContext);
+      EXPECT_GE(fp8.bytes, bound);
+      EXPECT_LE(static_cast<double>(fp8.bytes), 1.08 * static_cast<double>(bound));
+      const std::string line = absl::StrFormat(
+          "| %s | %d | %d | %d | %.3f | %.3f | %.3f | %.2f | %.2f | %.2f | %.2f | %.2f |", shape.name, rows,
+          usual.launches, fp8.launches, static_cast<double>(usual.bytes) / 1e9,
+          static_cast<double>(bound) / 1e9, static_cast<double>(fp8.bytes) / 1e9, Share(bound, fp8, 7),
+          Share(bound, fp8, 3), Microseconds(fp8, 0) / Microseconds(usual, 0),
+          Microseconds(fp8, 3) / Microseconds(usual, 3), Microseconds(fp8, 7) / Microseconds(usual, 7));
+      std::printf("%s\n", line.c_str());
+      EXPECT_NE(readme.find(line), std::string::npos) << "the table of tests/gpu/README.md is another";
+    }
+  }
+  CountOnly(false);
+}
+
+// Their weights are read once and nothing else comes near them; launches are two for each product, however many there are.
+TEST(StepCosts, OfAdaptersBesideTheirBase) {
+  CountOnly(true);
+  const std::string readme = Readme();
+  for (const Shape& shape : {kLlama3b, kLlama8b}) {
+    const StepCost base = CostOfAdapters(shape, false), with = CostOfAdapters(shape, true);
+    const StepCost more = with - base;
+    const auto weights = static_cast<double>(kAdapters * AdapterBytes(shape));
+    EXPECT_GE(static_cast<double>(more.bytes), weights);
+    EXPECT_LE(static_cast<double>(more.bytes), 1.12 * weights);
+    EXPECT_LE(static_cast<double>(more.bytes), 0.07 * static_cast<double>(base.bytes));
+    constexpr int64_t kProducts = 5;  // queries, keys with values, outputs, gate with up, down
+    EXPECT_EQ(more.launches, 2 * kProducts * shape.layers);
+    EXPECT_LE(more.copies, kProducts * shape.layers);
+    const std::string line = absl::StrFormat(
+        "| %s | %d | %d | %d | %d | %.3f | %.3f | %.3f | %.2f | %.2f | %.2f |", shape.name, base.launches,
+        with.launches, base.copies, with.copies, weights / 1e9, static_cast<double>(base.bytes) / 1e9,
+        static_cast<double>(with.bytes) / 1e9, Microseconds(with, 0) / Microseconds(base, 0),
+        Microseconds(with, 3) / Microseconds(base, 3), Microseconds(with, 7) / Microseconds(base, 7));
+    std::printf("%s\n", line.c_str());
+    EXPECT_NE(readme.find(line), std::string::npos) << "the table of tests/gpu/README.md is another";
   }
   CountOnly(false);
 }

@@ -23,6 +23,7 @@ TESTS = {
     "scalar_attention_test": ("cuda_scalar_attention_test", "*"),
     "fp8_gemm_test": ("cuda_fp8_gemm_test", "*"),
     "fused_gemm_test": ("cuda_fused_gemm_test", "*"),
+    "batch_gemm_test": ("cuda_batch_gemm_test", "*"),
     "low_rank_test": ("cuda_low_rank_test", "*OwnAdapter"),
     "sample_test": ("cuda_sample_test", "*EveryVocabulary:*ThroughTies"),
     "skinny_gemm_test": ("cuda_skinny_gemm_test", "*"),
