@@ -57,7 +57,7 @@ cudaError_t LaunchMmaAttention(const AttentionArgs& args, int64_t units, bool de
                                cudaStream_t stream);
 
 // As above for prefill on a GPU of compute capability 9.0, for heads that WgmmaTakes: tiles of kWgmmaQueries,
-// key tiles of kWgmmaKeyTile, a block on an SM at a time.
+// key tiles of kWgmmaKeyTile, a block on an SM at a time. `units`: blocks, which share all of them and all kv heads.
 constexpr int kWgmmaQueries = 128;
 constexpr int kWgmmaKeyTile = 128;
 constexpr bool WgmmaTakes(int head_dim) { return head_dim == 64 || head_dim == 128; }

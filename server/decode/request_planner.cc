@@ -115,7 +115,8 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
     const PlanTarget& server = targets[*target];
     const double alone = costs.LocalCompute(wanted.prompt_tokens - cached).value_or(0);
     return {PredictRemote(CostTarget(server), format, prompt, shipped, cache_salt),
-            may_try && costs.IsStale(server.name, format, now), LinkPrice(server.link_used, alone)};
+            may_try && costs.IsStale(server.name, format, now), LinkPrice(server.link_used, alone),
+            may_try ? costs.Waited(server.name, format) : std::nullopt};
   };
   PlanRequest request = wanted;
   request.try_seconds = context_.trials->seconds();

@@ -212,6 +212,7 @@ void CostModel::ObserveOvertaken(const Target& target, const std::string& format
   if (begin <= choice.overtaken_at) return;
   choice.overtaken_at = now;
   choice.overtaken = std::min(choice.overtaken + 1, kMaxDoublings);
+  choice.waited = absl::ToDoubleSeconds(now - begin);
   const auto link = links_.find(target.name);
   const auto known = formats_.find(format);
   if (link == links_.end() || known == formats_.end()) return;
@@ -251,7 +252,16 @@ bool CostModel::Knows(const std::string& target) const {
 
 void CostModel::Chosen(const std::string& target, const std::string& format, absl::Time now) {
   absl::MutexLock lock(&mutex_);
-  if (Knows(target)) chosen_[Key(target, format)].at = now;
+  if (!Knows(target)) return;
+  Choice& choice = chosen_[Key(target, format)];
+  choice.at = now;
+  choice.waited.reset();
+}
+
+std::optional<double> CostModel::Waited(const std::string& target, const std::string& format) const {
+  absl::MutexLock lock(&mutex_);
+  const auto chosen = chosen_.find(Key(target, format));
+  return chosen == chosen_.end() ? std::nullopt : chosen->second.waited;
 }
 
 bool CostModel::IsStale(const std::string& target, const std::string& format, absl::Time now) const {

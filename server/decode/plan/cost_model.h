@@ -96,6 +96,8 @@ class CostModel {
   // figures are old. Twice as long each time that it was overtaken since it was last complete, up to kMaxDoublings.
   void Chosen(const std::string& target, const std::string& format, absl::Time now);
   bool IsStale(const std::string& target, const std::string& format, absl::Time now) const;
+  // How long the last handoff that was chosen was waited for, if it was overtaken.
+  std::optional<double> Waited(const std::string& target, const std::string& format) const;
 
   // Of a handoff of so many tokens, all frames together; 0: not known.
   double BytesPerToken(const std::string& format, int64_t tokens) const;
@@ -127,6 +129,7 @@ class CostModel {
     absl::Time at = absl::InfinitePast();  // the last one
     int overtaken = 0;                     // since it was last complete
     absl::Time overtaken_at = absl::InfinitePast();
+    std::optional<double> waited;  // seconds, of the last one, if it was
   };
 
   // Tokens at the prompt's start that `target` was asked for before, in that format and for that salt: it has

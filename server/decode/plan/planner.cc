@@ -132,6 +132,9 @@ constexpr double kLinkPrice = 2;
 
 // What trying a plan may cost the request that tries it, in times of its best plan.
 constexpr double kTryWithin = 2;
+// A plan that was given up before it was measured is tried again where it may take so many times as long. A short prompt is
+// computed here before any handoff could come, which tells nothing of long ones.
+constexpr double kLongerTry = 2;
 
 // The soonest of `candidates` and local prefill, which is expected to take `own` seconds.
 Plan Soonest(const std::vector<Plan>& candidates, double own) {
@@ -190,20 +193,26 @@ PlanReason WhyLocal(absl::Span<const PlanTarget> targets, bool limited) {
   return any_ready ? PlanReason::kNoFormat : PlanReason::kNoTarget;
 }
 
+bool MayTry(const Prediction& prediction, double within) {
+  const bool longer = !prediction.ttft && prediction.waited && within >= kLongerTry * *prediction.waited;
+  return prediction.stale || longer;
+}
+
 Plan Fastest(std::vector<Plan> candidates, bool hedged, double try_seconds, const Predict& predict) {
   const Prediction local = predict(std::nullopt, "");
   if (!local.ttft) return Local(PlanReason::kExplore);
-  std::vector<Plan> stale;
+  std::vector<Prediction> predictions;
   for (Plan& plan : candidates) {
-    const Prediction prediction = predict(plan.target, plan.format);
+    const Prediction& prediction = predictions.emplace_back(predict(plan.target, plan.format));
     plan.predicted_ttft = prediction.ttft;
     plan.link_price = prediction.link_price;
     plan.reason = PlanReason::kFastest;
-    if (prediction.stale) stale.push_back(plan);
   }
   Plan best = Soonest(candidates, *local.ttft);
   const double within = kTryWithin * *best.predicted_ttft;
-  for (Plan& plan : stale) {
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    Plan plan = candidates[i];
+    if (!MayTry(predictions[i], within)) continue;
     if (plan.target == best.target && plan.format == best.format) continue;
     plan.try_seconds = TryCost(*best.predicted_ttft, plan.predicted_ttft);
     if (plan.predicted_ttft && plan.try_seconds > try_seconds) continue;

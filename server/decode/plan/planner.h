@@ -66,6 +66,7 @@ struct Prediction {
   std::optional<double> ttft;  // seconds to the first token; nothing where it was never measured
   bool stale = false;          // not chosen for long, so that it may be tried
   double link_price = 0;       // LinkPrice, of a handoff
+  std::optional<double> waited = std::nullopt;  // seconds after which the last one was given up, if it was
 };
 
 // Of local prefill (no target), or of a handoff, from a target or kOwnStore.
@@ -86,10 +87,12 @@ using StoredHere = std::function<int64_t(const std::string& format)>;
 // does. Never a format that
 // loses more than the fidelity allows. Of the first format in `formats` that a ready target shares, the target with the
 // least work waiting; of equals the one that comes first. Under options.by_prediction the plan that `predict` expects
-// soonest, with its link's price, or a stale one that is tried instead. No request pays for that with more than twice what its best plan is
-// expected to take: what is tried is expected within that, or is replaced early enough (Plan::hedge_after, Plan::move;
-// the latter with the patience that any handoff has); nor, for what was measured before, with more than request.try_seconds. Without options.hedged nothing is replaced: plans that were never
-// measured are tried regardless, and those expected later are not.
+// soonest, with its link's price, or a stale one that is tried instead. No request pays for that with more than twice what its
+// best plan is expected to take: what is tried is expected within that, or is replaced early enough (Plan::hedge_after,
+// Plan::move; the latter with the patience that any handoff has); nor, for what was measured before, with more than
+// request.try_seconds. What was given up before anything was known of it says nothing of requests that may wait twice as long:
+// they try it at once. Without options.hedged nothing is replaced: plans that were never measured are tried regardless, and those
+// expected later are not.
 //
 // What the server's own store has needs no other server: in a format that qualifies, and where all but less than
 // options.min_remote_tokens of what would be handed over is there, it goes before every target that has this format or a

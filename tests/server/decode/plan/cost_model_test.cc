@@ -355,6 +355,9 @@ TEST(CostModel, TriesWhatWasOvertakenLessOften) {
     EXPECT_FALSE(stale_after(age)) << i;
     EXPECT_TRUE(stale_after(age + moment)) << i;
   }
+  EXPECT_EQ(model.Waited("a", "raw"), 0.5);
+  model.Chosen("a", "raw", now);
+  EXPECT_EQ(model.Waited("a", "raw"), std::nullopt) << "it is being tried";
   // Nothing is known of it all the same: how long it would have taken nobody saw.
   EXPECT_FALSE(model.PredictRemote({.name = "a"}, "raw", Prompt(100), "").has_value());
   World().Show(model, "raw", Prompt(100, 500));

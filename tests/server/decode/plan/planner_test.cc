@@ -257,6 +257,13 @@ TEST(Planner, TriesAnotherPlanOnlyWhereItCostsAtMostTwiceTheBest) {
   EXPECT_EQ(line(), "b raw explore hedge 0.5");
   known["b raw"].stale = false;  // somebody else is trying it, or has lately
   EXPECT_EQ(line(), "local fastest");
+  // What a short prompt gave up tells nothing of one that may wait for twice as long.
+  known["b raw"].waited = 0.51;
+  EXPECT_EQ(line(), "local fastest");
+  known["b raw"].waited = 0.49;
+  EXPECT_EQ(line(), "b raw explore hedge 0.5");
+  known["b raw"].ttft = 0.9;  // that is known now
+  EXPECT_EQ(line(), "local fastest");
   // It was late in a bad moment, and that may be over.
   known["b raw"] = {.ttft = 1.1, .stale = true};
   EXPECT_EQ(line(), "b raw explore hedge 0.5");
