@@ -111,8 +111,7 @@ __device__ void ScaleFp8Row(const Fp8SumsArgs& args) {
     if (args.accumulate) LoadStep(out + c, before);
 #pragma unroll
     for (int i = 0; i < kStep; ++i) {
-      values[i] = values[i] * (a_scale * w_scales[i]) + bias[i];
-      if (args.accumulate) values[i] += before[i];
+      values[i] = values[i] * (a_scale * w_scales[i]) + bias[i] + before[i];
     }
     StoreStep(out + c, values);
   }

@@ -127,7 +127,7 @@ void Fp8GemmTest::CheckRows(int rows, int cols, int stride) {
 
 TEST_F(Fp8GemmTest, RowsBecomeTheNearestCodesAndAScale) {
   for (const auto& [rows, cols, stride] :
-       {std::tuple{6, 64, 72}, {6, 33, 33}, {1, 2056, 2056}, {5, 8, 8}, {2, 5000, 5001}}) {
+       {std::tuple{6, 64, 72}, {6, 33, 33}, {1, 2056, 2056}, {5, 8, 8}, {7, 24, 24}, {2, 5000, 5001}}) {
     CheckRows<float>(rows, cols, stride);
     CheckRows<Bf16>(rows, cols, stride);
   }
@@ -255,6 +255,7 @@ TEST_F(Fp8GemmTest, FewRowsAreMultipliedAsTheyAre) {
   CheckProduct(4, 96, 24, true, false, false);
   CheckProduct(4, 96, 24, false, true, false);
   CheckProduct(12, 96, 24, true, true, true);
+  CheckProduct(3, 96, 24, false, false, true);
 }
 
 }  // namespace
