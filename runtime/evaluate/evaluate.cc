@@ -97,13 +97,17 @@ class Evaluation {
       return absl::InvalidArgumentError(
           absl::StrCat("--qa ", job_.qa, ": none of its prompts fits the model"));
     }
-    ALUDEL_ASSIGN_OR_RETURN(meter_, LayerErrorMeter::Create(pair_->consumer(), pair_->consumer_pool()));
+    ALUDEL_ASSIGN_OR_RETURN(meter_, LayerErrorMeter::Create(pair_->oracle(), pair_->consumer_pool()));
     return absl::OkStatus();
   }
 
   // What would else be found out after all questions.
   absl::Status CheckUpgrades() const {
     if (job_.upgrade_after.empty()) return absl::OkStatus();
+    if (job_.unrounded_oracle) {
+      return absl::InvalidArgumentError(
+          "--upgrade-after compares with the consumer as --weights has it: leave out --unrounded-oracle");
+    }
     if (job_.texts.empty()) {
       return absl::InvalidArgumentError("--upgrade-after is measured on texts: --text names none");
     }
@@ -145,10 +149,10 @@ class Evaluation {
     std::vector<std::string> names;
     for (const FormatUnderTest& format : pair_->formats()) names.push_back(format.name);
     return absl::StrFormat(
-        "records 2 producer %s consumer %s codec %08x questions %08x %s chunk %d answers %d formats %s",
+        "records 2 producer %s consumer %s codec %08x questions %08x %s%s chunk %d answers %d formats %s",
         pair_->producer().hash(), pair_->consumer().hash(), Checksum(manifest), Checksum(qa),
-        Name(job_.weights.value_or(FormatOf(job_.compute))), job_.max_num_batched_tokens,
-        job_.max_answer_tokens, absl::StrJoin(names, ","));
+        Name(job_.weights.value_or(FormatOf(job_.compute))), job_.unrounded_oracle ? " unrounded oracle" : "",
+        job_.max_num_batched_tokens, job_.max_answer_tokens, absl::StrJoin(names, ","));
   }
 
   std::string Text(const std::vector<int32_t>& tokens) const {
@@ -168,10 +172,10 @@ class Evaluation {
     ALUDEL_RETURN_IF_ERROR(table.Grow(pair_->consumer_pool(), room));
     QuestionRecord record;
     const Clock::time_point begin = Clock::now();
-    ALUDEL_RETURN_IF_ERROR(RunTokens(pair_->consumer(), pair_->consumer_pool(), table.ids(), prompt, 0,
-                                     tokens, nullptr, nullptr));
+    ALUDEL_RETURN_IF_ERROR(
+        RunTokens(pair_->oracle(), pair_->consumer_pool(), table.ids(), prompt, 0, tokens, nullptr, nullptr));
     record.local_seconds = SecondsSince(begin);
-    ALUDEL_ASSIGN_OR_RETURN(const Answer oracle, AnswerGreedily(pair_->consumer(), pair_->consumer_pool(),
+    ALUDEL_ASSIGN_OR_RETURN(const Answer oracle, AnswerGreedily(pair_->oracle(), pair_->consumer_pool(),
                                                                 table.ids(), prompt, job_.max_answer_tokens));
     ALUDEL_RETURN_IF_ERROR(meter_->RememberOracle(table.ids(), prompt, oracle));
     record.answer = oracle.tokens;

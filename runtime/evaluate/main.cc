@@ -110,6 +110,8 @@ absl::Status Run(int argc, char** argv) {
             "of one prefill step; frames are cut there");
   machine.AddCompute(&flags, job.compute, "arithmetic of both models and the codec");
   machine.AddWeights(&flags);
+  flags.Add("unrounded-oracle", &job.unrounded_oracle,
+            "compare with the consumer as it is stored: KL then holds what --weights loses");
   flags.Add("seed", "N", &seed, "of the bootstrap");
   flags.Add("resume", &job.resume, "go on with the interrupted evaluation in --out");
   machine.AddDevice(&flags);
@@ -132,6 +134,9 @@ absl::Status Run(int argc, char** argv) {
   ALUDEL_ASSIGN_OR_RETURN(job.upgrade_after, ParseUpgradeAfter(upgrade_after, job.window_tokens));
   ALUDEL_ASSIGN_OR_RETURN(job.compute, machine.Compute());
   ALUDEL_ASSIGN_OR_RETURN(job.weights, machine.Weights());
+  if (job.unrounded_oracle && !job.weights.has_value()) {
+    return absl::InvalidArgumentError("--unrounded-oracle says nothing without --weights, which rounds");
+  }
   job.max_answer_tokens = static_cast<int>(max_answer_tokens);
   job.seed = static_cast<uint64_t>(seed);
   job.log = out + "/records.jsonl";

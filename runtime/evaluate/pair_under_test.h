@@ -41,6 +41,8 @@ class PairUnderTest {
 
   Transformer& producer() { return *producer_; }
   Transformer& consumer() { return *consumer_; }
+  // The consumer, or the same model with its weights not rounded; over consumer_pool() either way.
+  Transformer& oracle() { return oracle_ == nullptr ? *consumer_ : *oracle_; }
   BlockPool& consumer_pool() { return *consumer_pool_; }
   const PromptWriter& writer() const { return *writer_; }
   const ArtifactManifest& manifest() const { return manifest_; }
@@ -57,7 +59,7 @@ class PairUnderTest {
   PairUnderTest() = default;
   absl::Status OpenFormats(const EvaluateJob& job);
 
-  std::unique_ptr<Transformer> producer_, consumer_;
+  std::unique_ptr<Transformer> producer_, consumer_, oracle_;
   std::unique_ptr<BlockPool> producer_pool_, consumer_pool_;
   std::unique_ptr<PromptWriter> writer_;
   ArtifactManifest manifest_;

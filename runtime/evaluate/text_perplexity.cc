@@ -14,10 +14,9 @@ namespace {
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
 // Nats of tokens [begin, end) of `ids`, each after all before it; tokens [0, begin - 1) are in the cache.
-absl::Status ScoreTokens(PairUnderTest& pair, absl::Span<const int32_t> ids, int64_t begin,
+absl::Status ScoreTokens(Transformer& model, BlockPool& pool, absl::Span<const int32_t> ids, int64_t begin,
                          const BlockTable& table, std::vector<double>* nats) {
-  return ForwardEach(pair.consumer(), pair.consumer_pool(), table.ids(), ids, begin - 1,
-                     static_cast<int64_t>(ids.size()) - 1,
+  return ForwardEach(model, pool, table.ids(), ids, begin - 1, static_cast<int64_t>(ids.size()) - 1,
                      [&](int64_t token, absl::Span<const float> logits) {
                        nats->push_back(NegativeLogProbability(logits, ids[token + 1]));
                      });
@@ -25,16 +24,18 @@ absl::Status ScoreTokens(PairUnderTest& pair, absl::Span<const int32_t> ids, int
 
 absl::Status ScoreWindow(PairUnderTest& pair, absl::Span<const int32_t> window, TextNats* nats) {
   const int64_t handed_over = HandedOverOf(window);
+  BlockPool& pool = pair.consumer_pool();
   BlockTable table;
-  ALUDEL_RETURN_IF_ERROR(table.Grow(pair.consumer_pool(), static_cast<int64_t>(window.size())));
-  ALUDEL_RETURN_IF_ERROR(RunTokens(pair.consumer(), pair.consumer_pool(), table.ids(), window, 0, handed_over,
-                                   nullptr, nullptr));
-  ALUDEL_RETURN_IF_ERROR(ScoreTokens(pair, window, handed_over + 1, table, &nats->oracle));
+  ALUDEL_RETURN_IF_ERROR(table.Grow(pool, static_cast<int64_t>(window.size())));
+  ALUDEL_RETURN_IF_ERROR(
+      RunTokens(pair.oracle(), pool, table.ids(), window, 0, handed_over, nullptr, nullptr));
+  ALUDEL_RETURN_IF_ERROR(ScoreTokens(pair.oracle(), pool, window, handed_over + 1, table, &nats->oracle));
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<EncodedPrompt> encoded, pair.EncodeAll(window, handed_over));
   for (size_t i = 0; i < encoded.size(); ++i) {
     ALUDEL_RETURN_IF_ERROR(
         pair.Reconstruct(pair.formats()[i], encoded[i].frames, window, handed_over, table).status());
-    ALUDEL_RETURN_IF_ERROR(ScoreTokens(pair, window, handed_over + 1, table, &nats->formats[i]));
+    ALUDEL_RETURN_IF_ERROR(
+        ScoreTokens(pair.consumer(), pool, window, handed_over + 1, table, &nats->formats[i]));
   }
   return absl::OkStatus();
 }

@@ -21,11 +21,14 @@
 namespace aludel::cuda::fake {
 namespace {
 
+int64_t WeightBytes(WeightFormat weights) { return weights == WeightFormat::kFp8 ? 1 : 2; }
+
 // Bytes that a step of `rows` sequences of `context` tokens each cannot do without: all matrices, and what is in the cache.
-int64_t Bound(const Shape& shape, int64_t rows, int64_t context) {
-  const int64_t layer = shape.hidden * (2 * shape.q_dim() + 2 * shape.kv_dim() + 3 * shape.ffn) +
-                        rows * context * 2 * shape.kv_dim();
-  return static_cast<int64_t>(sizeof(Bf16)) * (shape.layers * layer + shape.vocab * shape.hidden);
+int64_t Bound(const Shape& shape, WeightFormat weights, int64_t rows, int64_t context) {
+  const int64_t matrices = shape.hidden * (2 * shape.q_dim() + 2 * shape.kv_dim() + 3 * shape.ffn);
+  const int64_t pages = rows * context * 2 * shape.kv_dim();
+  return WeightBytes(weights) * (shape.layers * matrices + shape.vocab * shape.hidden) +
+         static_cast<int64_t>(sizeof(Bf16)) * shape.layers * pages;
 }
 
 constexpr Shape kLlama3b = {"llama-3b", 28, 3072, 8192, 24, 8, 128, 128256};
@@ -91,27 +94,27 @@ StepCost CostOfStep(TestModel& model, int64_t rows, bool fused, const Adapters& 
 
 // `shape`'s, from those `of` one layer and of two over a small vocabulary, whose head is replaced.
 template <typename OfModel>
-CostsByRows OfAllLayers(const Shape& shape, const OfModel& of) {
+CostsByRows OfAllLayers(const Shape& shape, WeightFormat weights, const OfModel& of) {
   CostsByRows small_costs[2];
   Shape small = shape;
   small.vocab = 1024;
   for (small.layers = 1; small.layers <= 2; ++small.layers) {
     const TemporaryDirectory files;
     WriteZeros(small, files.path());
-    TestModel model(files.path(), {.max_rows = kMostRows}, DType::kBf16, kContext);
+    TestModel model(files.path(), {.weights = weights, .max_rows = kMostRows}, DType::kBf16, kContext);
     small_costs[small.layers - 1] = of(model, files.path());
   }
   CostsByRows all;
   for (const auto& [rows, one] : small_costs[0]) {
     // The head's matrix, and logits that are written and read.
-    const StepCost head{0, (shape.vocab - small.vocab) * (shape.hidden * 2 + rows * 8), 0};
+    const StepCost head{0, (shape.vocab - small.vocab) * (shape.hidden * WeightBytes(weights) + rows * 8), 0};
     all[rows] = one + (small_costs[1][rows] - one) * (shape.layers - 1) + head;
   }
   return all;
 }
 
-CostsByRows CostsOf(const Shape& shape, bool fused) {
-  return OfAllLayers(shape, [&](TestModel& model, const std::string&) {
+CostsByRows CostsOf(const Shape& shape, WeightFormat weights, bool fused) {
+  return OfAllLayers(shape, weights, [&](TestModel& model, const std::string&) {
     CostsByRows costs;
     for (const int64_t rows : {1, 4, 16, 64}) costs[rows] = CostOfStep(model, rows, fused);
     return costs;
@@ -133,10 +136,11 @@ Adapters MakeAdapters(TestModel& model, const std::string& base) {
 
 // Of a step of kAdapters rows, each of an adapter of its own or all of the base alone.
 StepCost CostOfAdapters(const Shape& shape, bool with) {
-  const CostsByRows costs = OfAllLayers(shape, [&](TestModel& model, const std::string& base) {
-    const Adapters adapters = with ? MakeAdapters(model, base) : Adapters();
-    return CostsByRows{{kAdapters, CostOfStep(model, kAdapters, /*fused=*/true, adapters)}};
-  });
+  const CostsByRows costs =
+      OfAllLayers(shape, WeightFormat::kBf16, [&](TestModel& model, const std::string& base) {
+        const Adapters adapters = with ? MakeAdapters(model, base) : Adapters();
+        return CostsByRows{{kAdapters, CostOfStep(model, kAdapters, /*fused=*/true, adapters)}};
+      });
   return costs.at(kAdapters);
 }
 
@@ -161,10 +165,11 @@ TEST(StepCosts, OfModelsOfRealSize) {
   CountOnly(true);
   const std::string readme = Readme();
   for (const Shape& shape : {kLlama3b, kLlama8b}) {
-    const CostsByRows apart = CostsOf(shape, /*fused=*/false), fused = CostsOf(shape, /*fused=*/true);
+    const CostsByRows apart = CostsOf(shape, WeightFormat::kBf16, /*fused=*/false);
+    const CostsByRows fused = CostsOf(shape, WeightFormat::kBf16, /*fused=*/true);
     for (const auto& [rows, now] : fused) {
       const StepCost& before = apart.at(rows);
-      const int64_t bound = Bound(shape, rows, kContext);
+      const int64_t bound = Bound(shape, WeightFormat::kBf16, rows, kContext);
       // One launch reads each matrix, and nothing else comes near it. What a kernel reads is what fake_traffic.cc says of
       // it: one that read its matrix twice would not be noticed here.
       EXPECT_GE(now.bytes, bound);
@@ -179,6 +184,30 @@ TEST(StepCosts, OfModelsOfRealSize) {
           before.launches, now.launches, static_cast<double>(bound) / 1e9,
           static_cast<double>(before.bytes) / 1e9, static_cast<double>(now.bytes) / 1e9,
           Share(bound, before, 7), Share(bound, now, 7), Share(bound, before, 3), Share(bound, now, 3));
+      std::printf("%s\n", line.c_str());
+      EXPECT_NE(readme.find(line), std::string::npos) << "the table of tests/gpu/README.md is another";
+    }
+  }
+  CountOnly(false);
+}
+
+// Steps of up to 16 rows read each matrix once, by one launch for each product; those of more want codes for the rows as well.
+TEST(StepCosts, OfWeightsInFp8) {
+  CountOnly(true);
+  const std::string readme = Readme();
+  for (const Shape& shape : {kLlama3b, kLlama8b}) {
+    const CostsByRows bf16 = CostsOf(shape, WeightFormat::kBf16, /*fused=*/true);
+    for (const auto& [rows, fp8] : CostsOf(shape, WeightFormat::kFp8, /*fused=*/true)) {
+      const StepCost& usual = bf16.at(rows);
+      const int64_t bound = Bound(shape, WeightFormat::kFp8, rows, kContext);
+      EXPECT_GE(fp8.bytes, bound);
+      EXPECT_LE(static_cast<double>(fp8.bytes), 1.08 * static_cast<double>(bound));
+      const std::string line = absl::StrFormat(
+          "| %s | %d | %d | %d | %.3f | %.3f | %.3f | %.2f | %.2f | %.2f | %.2f | %.2f |", shape.name, rows,
+          usual.launches, fp8.launches, static_cast<double>(usual.bytes) / 1e9,
+          static_cast<double>(bound) / 1e9, static_cast<double>(fp8.bytes) / 1e9, Share(bound, fp8, 7),
+          Share(bound, fp8, 3), Microseconds(fp8, 0) / Microseconds(usual, 0),
+          Microseconds(fp8, 3) / Microseconds(usual, 3), Microseconds(fp8, 7) / Microseconds(usual, 7));
       std::printf("%s\n", line.c_str());
       EXPECT_NE(readme.find(line), std::string::npos) << "the table of tests/gpu/README.md is another";
     }
