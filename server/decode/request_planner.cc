@@ -287,7 +287,7 @@ void RequestPlanner::Learn(const RequestTimeline::Started& started, const Sequen
                           stored = stored_, beside_local = beside_local_, first_token = MonotonicNow(),
                           learned = learned_](const Handoff& handoff, const Handoff::Report& report) {
     if (report.attempts != 1) return;
-    if (stored) metrics->CountStored(*stored, report.cached_tokens);
+    if (stored) metrics->CountStored(*stored, report.stored_tokens);
     if (costs->forgotten() != learned) return;
     StageSeconds stages = SplitFirstToken(times, report.producer, queued);
     const double worked = stages.reconstruct + stages.recompute + stages.first_decode;

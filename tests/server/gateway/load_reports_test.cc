@@ -315,9 +315,9 @@ TEST_F(LoadReportsTest, ARequestThatWouldMissItsDeadlineEverywhereIsRefusedBefor
     server->load.AwaitAsked();
   }
   const auto ask = [this](int timeout_ms) {
-    return Send("POST", "/v1/completions",
-                absl::StrFormat(R"({"model": "chat", "prompt": "hello", "aludel": {"timeout_ms": %d}})",
-                                timeout_ms));
+    return Send(
+        "POST", "/v1/completions",
+        absl::StrFormat(R"({"model": "chat", "prompt": "hello", "aludel": {"timeout_ms": %d}})", timeout_ms));
   };
   const auto refused = ask(20'000);
   EXPECT_EQ(refused.status, 429) << refused.body;
