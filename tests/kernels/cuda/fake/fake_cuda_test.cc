@@ -510,7 +510,7 @@ TEST(FakeCuda, AdaptersOfASmallStepAreNoLaunchMore) {
   const std::vector<float> of_mixed = logits;
   EXPECT_EQ(one.launches, mixed.launches);
   EXPECT_EQ(mixed.kernels(), none.kernels());
-  EXPECT_EQ(mixed.copies, none.copies);
+  EXPECT_LE(mixed.copies, none.copies);  // whose tables are remembered
   EXPECT_EQ(mixed.allocations, 0);
   EXPECT_EQ(mixed.waits, none.waits);
   EXPECT_EQ(mixed.launches.at("AdaptedQkv<Bf16>"), layers);
