@@ -18,6 +18,10 @@ struct LayerInput {
   const float* qkv_bias = nullptr;   // f32 [q_dim + 2 kv_dim], or null
   const float* angles = nullptr;     // of RopeAngles
   TensorView q_out;                  // f32 [rows, q_dim]
+  // What adapters add to the products, of rows of x, in W's type: at most an update of all queries, one of all keys and one of all
+  // values for each row.
+  absl::Span<const LowRankRows> q_updates = {};
+  absl::Span<const LowRankRows> kv_updates = {};
 };
 
 // What stands before the last product of a layer: out = silu(gate) * up of norm(x) W^T + bias, rounded where the composed
@@ -29,6 +33,8 @@ struct LayerGate {
   const PackedMatrix* gate_up = nullptr;  // [2 cols, hidden]
   const float* bias = nullptr;            // f32 [2 cols], or null
   TensorView out;                         // bf16 [rows, cols]
+  // As above: at most two for each row.
+  absl::Span<const LowRankRows> updates = {};
 };
 
 // Operations of a layer in fewer pieces than Ops has them, for steps of few rows, where launches and their gaps take as long
@@ -48,6 +54,10 @@ class FusedDecode {
   virtual void QkvRopeWrite(const LayerInput& input, absl::Span<const SequenceRows> sequences,
                             const PagedKv& kv, Stream stream) = 0;
   virtual void GateUpSilu(const LayerGate& gate, Stream stream) = 0;
+
+  // Ops::Gemm, and Ops::AddLowRank of `groups` to its result: in one piece where there are few rows, and the same bits.
+  virtual void GemmLowRank(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
+                           absl::Span<const LowRankRows> groups, const TensorView& out, Stream stream) = 0;
 };
 
 }  // namespace aludel

@@ -70,6 +70,8 @@ class CudaOps final : public Ops, public FusedDecode {
   void QkvRopeWrite(const LayerInput& input, absl::Span<const SequenceRows> sequences, const PagedKv& kv,
                     Stream stream) override;
   void GateUpSilu(const LayerGate& gate, Stream stream) override;
+  void GemmLowRank(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
+                   absl::Span<const LowRankRows> groups, const TensorView& out, Stream stream) override;
 
  private:
   CudaOps(Device* device, int ordinal, int multiprocessors, bool wgmma, CudaStream* default_stream,

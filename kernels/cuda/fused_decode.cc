@@ -1,9 +1,13 @@
 #include "kernels/fused_decode.h"
 
+#include <optional>
+
 #include "kernels/check.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/gemm/adapted_launch.h"
 #include "kernels/cuda/gemm/fused_launch.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/slice_updates.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sequence_table.h"
 
@@ -18,6 +22,12 @@ NormedRows Normed(const TensorView& x, const float* weight, float eps) {
   ALUDEL_CHECK(x.dtype == DType::kF32 && x.stride % kLaneInputs == 0 &&
                reinterpret_cast<uintptr_t>(x.data) % 16 == 0);
   return {x.f32(), x.stride, x.rows, x.cols, weight, eps};
+}
+
+AddedArgs AddedTo(const TensorView& x, absl::Span<const StackedUpdates> stack, const CudaStream& stream) {
+  const std::optional<AddedArgs> added = SliceUpdates(stack, x.rows, x.cols, stream);
+  ALUDEL_CHECK(added.has_value());
+  return *added;
 }
 
 }  // namespace
@@ -68,8 +78,14 @@ void CudaOps::QkvRopeWrite(const LayerInput& input, absl::Span<const SequenceRow
                      static_cast<int>(input.q->out_features() / kv.head_dim),
                      table,
                      PlanesOf(kv)};
-  state.Launch("launch NormQkv", LaunchQkv, args, SkinnyBlocks(kFusedRows, multiprocessors_),
-               state.dependent_launch());
+  const int blocks = SkinnyBlocks(kFusedRows, multiprocessors_);
+  const AddedArgs added =
+      AddedTo(input.x, {{input.q_updates, input.q->out_features()}, {input.kv_updates, 2 * kv_dim}}, state);
+  if (added.sum_count > 0) {
+    state.Launch("launch AdaptedQkv", LaunchAdaptedQkv, args, added, blocks, state.dependent_launch());
+  } else {
+    state.Launch("launch NormQkv", LaunchQkv, args, blocks, state.dependent_launch());
+  }
 }
 
 void CudaOps::GateUpSilu(const LayerGate& gate, Stream stream) {
@@ -83,8 +99,13 @@ void CudaOps::GateUpSilu(const LayerGate& gate, Stream stream) {
                       gate.out.bf16(),
                       gate.out.stride,
                       gate.out.cols};
-  state.Launch("launch NormGateUp", LaunchGateUp, args, SkinnyBlocks(kFusedRows, multiprocessors_),
-               state.dependent_launch());
+  const int blocks = SkinnyBlocks(kFusedRows, multiprocessors_);
+  const AddedArgs added = AddedTo(gate.x, {{gate.updates, 2 * gate.out.cols}}, state);
+  if (added.sum_count > 0) {
+    state.Launch("launch AdaptedGateUp", LaunchAdaptedGateUp, args, added, blocks, state.dependent_launch());
+  } else {
+    state.Launch("launch NormGateUp", LaunchGateUp, args, blocks, state.dependent_launch());
+  }
 }
 
 }  // namespace aludel::cuda

@@ -140,9 +140,15 @@ void Transformer::Multiply(const TensorView& a, int layer,
                            std::unique_ptr<PackedMatrix> LayerWeights::*matrix,
                            std::unique_ptr<PackedLowRank> LayerUpdates::*update, const float* bias,
                            bool accumulate, const TensorView& out) {
-  device_->ops().Gemm(a, *(weights_->layers[layer].*matrix), bias, accumulate, out, stream_);
-  if (adapter_rows_.empty()) return;
-  device_->ops().AddLowRank(a, adapter_rows_.OfLayer(layer, update), out, stream_);
+  Ops& ops = device_->ops();
+  const PackedMatrix& w = *(weights_->layers[layer].*matrix);
+  const absl::Span<const LowRankRows> updates = adapter_rows_.OfLayer(layer, update);
+  auto* const fused = dynamic_cast<FusedDecode*>(&ops);
+  if (fused != nullptr && !updates.empty()) {
+    return fused->GemmLowRank(a, w, bias, accumulate, updates, out, stream_);
+  }
+  ops.Gemm(a, w, bias, accumulate, out, stream_);
+  if (!updates.empty()) ops.AddLowRank(a, updates, out, stream_);
 }
 
 Transformer::CacheRows Transformer::CacheInput(int layer, const Batch& batch, BlockPool& pool) {
@@ -177,7 +183,7 @@ void Transformer::AttendInput(int layer, const Batch& batch, absl::Span<BatchIte
     return item.observer != nullptr;  // wants what stands between the fused operations
   });
   const bool all_write = batch.writing == batch.rows.size();
-  work_->rotated = fused != nullptr && adapter_rows_.empty() && all_write && !observed;
+  work_->rotated = fused != nullptr && all_write && !observed;
   if (work_->rotated) {
     auto* const angles = work_->angles.as<float>();
     if (!work_->angles_there) {
@@ -187,7 +193,8 @@ void Transformer::AttendInput(int layer, const Batch& batch, absl::Span<BatchIte
     fused->QkvRopeWrite(
         {TensorView::Of(work_->x.as<float>(), count, config_.hidden), w.input_norm.as<float>(),
          static_cast<float>(config_.rms_norm_eps), w.q.get(), w.kv.get(), w.qkv_bias.as<float>(), angles,
-         TensorView::Of(work_->q.as<float>(), count, config_.q_dim())},
+         TensorView::Of(work_->q.as<float>(), count, config_.q_dim()),
+         adapter_rows_.OfLayer(layer, &LayerUpdates::q), adapter_rows_.OfLayer(layer, &LayerUpdates::kv)},
         batch.rows, pool.Layer(layer), stream_);
     layers_run_.fetch_add(1, std::memory_order_relaxed);
     return;
@@ -237,9 +244,10 @@ void Transformer::FinishLayer(int layer, const Batch& batch, BlockPool& pool) {
   Multiply(attended, layer, &LayerWeights::o, &LayerUpdates::o, w.o_bias.as<float>(), /*accumulate=*/true, x);
   if (work_->rotated) {
     FusedFor(ops, config_, w, count)
-        ->GateUpSilu({x.Rows(0, count), w.post_norm.as<float>(), eps, w.gate_up.get(),
-                      w.gate_up_bias.as<float>(), activated.Rows(0, count)},
-                     stream_);
+        ->GateUpSilu(
+            {x.Rows(0, count), w.post_norm.as<float>(), eps, w.gate_up.get(), w.gate_up_bias.as<float>(),
+             activated.Rows(0, count), adapter_rows_.OfLayer(layer, &LayerUpdates::gate_up)},
+            stream_);
   } else {
     ops.RmsNorm(x.Rows(0, count), w.post_norm.as<float>(), eps, h.Rows(0, count), stream_);
     Multiply(h, layer, &LayerWeights::gate_up, &LayerUpdates::gate_up, w.gate_up_bias.as<float>(),

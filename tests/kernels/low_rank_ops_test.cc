@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/fused_decode.h"
 #include "tests/kernels/ops_fixture.h"
 
 namespace aludel {
@@ -141,6 +142,80 @@ TEST_P(LowRankOps, AddsToNarrowOutputs) {
   std::vector<float> found;
   for (const Bf16 value : narrow) found.push_back(ToFloat(value));
   ExpectNear(found, expected, 1.0 / 256);
+}
+
+// A product and what adapters add to it, in the pieces that the device makes of them.
+struct Product {
+  int64_t rows;
+  WeightFormat format = WeightFormat::kBf16;
+  bool narrow = false;  // the result
+  bool accumulate = false;
+  int parts = 2;  // of one adapter
+  int64_t in = 136;
+};
+
+TEST_P(LowRankOps, InOnePieceWithTheirProductTheyAreTheSameBits) {
+  auto* const fused = dynamic_cast<FusedDecode*>(ops_);
+  if (fused == nullptr) GTEST_SKIP() << GetParam().name << " has no coarser operations";
+  for (const Product& p : std::vector<Product>{{1},
+                                               {8},
+                                               {3, WeightFormat::kBf16, true},
+                                               {6, WeightFormat::kBf16, false, true},
+                                               {7, WeightFormat::kBf16, true, true},
+                                               {9},
+                                               {8, WeightFormat::kF32},
+                                               {8, WeightFormat::kInt8},
+                                               {8, WeightFormat::kBf16, false, false, /*parts=*/5},
+                                               {8, WeightFormat::kBf16, false, true, 2, /*in=*/133}}) {
+    SCOPED_TRACE(testing::Message() << p.rows << " rows of " << p.in << ", " << Name(p.format) << ", "
+                                    << p.parts << " parts");
+    const DType dtype = p.format == WeightFormat::kF32 ? DType::kF32 : DType::kBf16;
+    constexpr int64_t kOut = 100;
+    std::vector<Update::Part> parts;
+    for (int i = 0; i < p.parts; ++i) parts.push_back({3 + i, kOut / p.parts, kOut / p.parts * i, 0.5f + i});
+    std::vector<Update> updates = {MakeUpdate(p.in, kOut, parts, dtype),
+                                   MakeUpdate(p.in, kOut, {{16, kOut - 7, 7, 2.0f}}, dtype)};
+    const std::unique_ptr<PackedLowRank> packed[] = {Pack(updates[0], dtype), Pack(updates[1], dtype)};
+    // Of three rows in turn the first adapter's, the second's and none's.
+    std::vector<std::vector<int32_t>> rows(3);
+    for (int32_t row = 0; row < p.rows; ++row) rows[row % 3].push_back(row);
+    const std::vector<LowRankRows> groups = {{packed[0].get(), rows[0]}, {packed[1].get(), rows[1]}};
+
+    const std::vector<float> x = Rounded(Random(p.rows * p.in), dtype);
+    std::vector<float> w = Random(kOut * p.in, 0.1f);
+    const auto matrix = ops_->Pack(TensorView::Of(w.data(), kOut, p.in), p.format).value();
+    const DeviceArray<float> wide = OnDevice(x), bias = OnDevice(Random(kOut));
+    const DeviceArray<Bf16> narrow = OnDevice(Narrow(x));
+    const TensorView a = dtype == DType::kF32 ? wide.View(p.rows, p.in) : narrow.View(p.rows, p.in);
+    const std::vector<float> before = Random(p.rows * kOut);
+    const auto result = [&](const auto& run) -> std::vector<float> {
+      if (!p.narrow) {
+        const DeviceArray<float> out = OnDevice(before);
+        run(out.View(p.rows, kOut));
+        EXPECT_TRUE(device_->Synchronize({}).ok());
+        return out.Read().value();
+      }
+      const DeviceArray<Bf16> out = OnDevice(Narrow(before));
+      run(out.View(p.rows, kOut));
+      EXPECT_TRUE(device_->Synchronize({}).ok());
+      const std::vector<Bf16> found = out.Read().value();
+      std::vector<float> values;
+      for (const Bf16 value : found) values.push_back(ToFloat(value));
+      return values;
+    };
+    const std::vector<float> apart = result([&](const TensorView& out) {
+      ops_->Gemm(a, *matrix, bias.data(), p.accumulate, out, {});
+      ops_->AddLowRank(a, groups, out, {});
+    });
+    // Twice, as the second finds what the first leaves.
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(result([&](const TensorView& out) {
+                  fused->GemmLowRank(a, *matrix, bias.data(), p.accumulate, groups, out, {});
+                }),
+                apart);
+    }
+    for (const float value : apart) ASSERT_FALSE(std::isnan(value));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, LowRankOps, ::testing::ValuesIn(kDevices), DeviceLabel);

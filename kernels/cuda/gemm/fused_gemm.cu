@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/gemm/fused_launch.h"
-#include "kernels/cuda/launch_behind.cuh"
+#include "kernels/cuda/gemm/launch_fused.cuh"
 
 namespace aludel::cuda {
 namespace {
@@ -26,17 +26,6 @@ __global__ void __launch_bounds__(kSkinnyThreads, kSkinnyBlocksPerSm)
   extern __shared__ uint4 rows[];
   __shared__ float sums[kSkinnySharedBytes / sizeof(float)];
   GateUpBlock(args, reinterpret_cast<Bf16*>(rows), sums);
-}
-
-template <typename Args>
-cudaError_t LaunchFused(void (*kernel)(Args), unsigned grid, bool early, const Args& args,
-                        cudaStream_t stream) {
-  const size_t rows_bytes = FusedSharedBytes(args.a.rows, args.a.in);
-  // Past 48 KiB, with what the sums take, a kernel has to ask.
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(rows_bytes));
-  if (error != cudaSuccess) return error;
-  return LaunchBehind(early, kernel, grid, kSkinnyThreads, rows_bytes, stream, args);
 }
 
 }  // namespace

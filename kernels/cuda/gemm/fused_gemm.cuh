@@ -23,16 +23,17 @@ __device__ inline void NormIntoShared(const NormedRows& from, Bf16* a, float* sc
 }
 
 // Where a tile's eight pairs stand: the first of each in rows of W from `w` on, the other `distance` rows further down; of
-// `bias`, which may be null, likewise.
+// `bias`, which may be null, and among all outputs, from `out` on, likewise.
 struct PairTile {
   const Bf16* w;
   const float* bias;
+  int64_t out;
 };
 
 // tile_at(tile) is a PairTile. Calls f(tile, row, pair, one, other), each by one thread.
-template <typename TileAt, typename F>
+template <typename TileAt, typename Added, typename F>
 __device__ void MultiplyPairs(const NormedRows& from, int tiles, int64_t distance, Bf16* a, float* sums,
-                              const TileAt& tile_at, const F& f) {
+                              const TileAt& tile_at, const Added& added, const F& f) {
   const SkinnyRows rows{a, FusedStride(from.in), from.rows, from.in};
   AllowNext();
   MultiplyTiles<1, false>(
@@ -46,8 +47,11 @@ __device__ void MultiplyPairs(const NormedRows& from, int tiles, int64_t distanc
         AwaitEarlier();
         NormIntoShared(from, a, sums);
         __syncthreads();  // all of `a` is there, and the norms' sums have been read
+        const int64_t first = tile_at(blockIdx.x).out;
+        added.Begin(rows, sums + kSkinnySums, {first, first + distance});
       },
       [&](int tile, const float* of_warps) {
+        added.Await(tile);
         for (int c = threadIdx.x; c < from.rows * kFusedPairs; c += kSkinnyThreads) {
           const int row = c / kFusedPairs;
           const int pair = c % kFusedPairs;
@@ -56,6 +60,7 @@ __device__ void MultiplyPairs(const NormedRows& from, int tiles, int64_t distanc
             SkinnyTotal(of_warps, row, pair + kFusedPairs, bias == nullptr ? 0.0f : bias[pair + distance]));
         }
       });
+  added.End();
 }
 
 // Whose outputs a tile holds, of queries, keys or values.
@@ -74,9 +79,9 @@ struct QkvTile {
 };
 
 // A grid of at most QkvTiles, kSkinnyThreads threads; `a` [rows, FusedStride], `sums` [kSkinnySharedBytes]. Row i of x is the i-th
-// token of the table.
-template <typename Page>
-__device__ void QkvBlock(const QkvArgs& args, Bf16* a, float* sums) {
+// token of the table. What is added counts outputs as `bias` does.
+template <typename Page, typename Added = NothingAdded>
+__device__ void QkvBlock(const QkvArgs& args, Bf16* a, float* sums, const Added& added = {}) {
   const int half = args.kv.head_dim / 2;
   MultiplyPairs(
       args.a, QkvTiles(args), half, a, sums,
@@ -85,11 +90,16 @@ __device__ void QkvBlock(const QkvArgs& args, Bf16* a, float* sums) {
         const int64_t row = int64_t{at.is_q ? at.head : at.head - args.heads} * args.kv.head_dim + at.first;
         return PairTile{
             (at.is_q ? args.q_w : args.kv_w) + row * args.a.in,
-            args.bias == nullptr ? nullptr : args.bias + int64_t{at.head} * args.kv.head_dim + at.first};
+            args.bias == nullptr ? nullptr : args.bias + int64_t{at.head} * args.kv.head_dim + at.first,
+            int64_t{at.head} * args.kv.head_dim + at.first};
       },
+      added,
       [&](int tile, int row, int pair, float one, float other) {
         const QkvTile at(args, tile);
         const int i = at.first + pair;
+        const int64_t out = int64_t{at.head} * args.kv.head_dim + i;
+        one = Added::template Sum<float>(one, added.Of(row, out));
+        other = Added::template Sum<float>(other, added.Of(row, out + half));
         const float cosine = args.angles[int64_t{row} * 2 * half + i];
         const float sine = args.angles[(int64_t{row} * 2 + 1) * half + i];
         if (at.is_q) {
@@ -115,16 +125,21 @@ __device__ void QkvBlock(const QkvArgs& args, Bf16* a, float* sums) {
 }
 
 // As above, of at most GateTiles.
-__device__ inline void GateUpBlock(const GateArgs& args, Bf16* a, float* sums) {
+template <typename Added = NothingAdded>
+__device__ void GateUpBlock(const GateArgs& args, Bf16* a, float* sums, const Added& added = {}) {
   MultiplyPairs(
       args.a, GateTiles(args), args.cols, a, sums,
       [&](int tile) {
         const int64_t first = int64_t{tile} * kFusedPairs;
-        return PairTile{args.w + first * args.a.in, args.bias == nullptr ? nullptr : args.bias + first};
+        return PairTile{args.w + first * args.a.in, args.bias == nullptr ? nullptr : args.bias + first,
+                        first};
       },
+      added,
       [&](int tile, int row, int pair, float gate, float up) {
-        Store(args.out + row * args.out_stride + int64_t{tile} * kFusedPairs + pair,
-              SiluOf(Rounded<Bf16>(gate)) * Rounded<Bf16>(up));
+        const int64_t out = int64_t{tile} * kFusedPairs + pair;
+        gate = Added::template Sum<Bf16>(gate, added.Of(row, out));
+        up = Added::template Sum<Bf16>(up, added.Of(row, args.cols + out));
+        Store(args.out + row * args.out_stride + out, SiluOf(Rounded<Bf16>(gate)) * Rounded<Bf16>(up));
       });
 }
 

@@ -38,14 +38,6 @@ bool Set(cublasLtMatmulPreferenceOpaque_t* preference, cublasLtMatmulPreferenceA
          CUBLAS_STATUS_SUCCESS;
 }
 
-// Whether our own kernels can load 16 bytes of a row at once. W needs no look: its rows are as long as those of `a`, and it
-// begins where an allocation does.
-bool ReadsPieces(const TensorView& a) {
-  constexpr int64_t kPiece = 16 / sizeof(Bf16);
-  return a.dtype == DType::kBf16 && a.cols % kPiece == 0 && a.stride % kPiece == 0 &&
-         reinterpret_cast<uintptr_t>(a.data) % 16 == 0;
-}
-
 // Pieces of this many elements: a head matrix of a large vocabulary is not held twice on the host.
 constexpr int64_t kPiece = int64_t{1} << 20;
 

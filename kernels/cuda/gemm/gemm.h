@@ -2,6 +2,7 @@
 
 #include <cublasLt.h>
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -61,6 +62,14 @@ class CudaPackedMatrix final : public PackedMatrix {
   int64_t in_;
   WeightFormat format_;
 };
+
+// Whether our own kernels can load 16 bytes of a row at once. W needs no look: its rows are as long as those of `a`, and it
+// begins where an allocation does.
+inline bool ReadsPieces(const TensorView& a) {
+  constexpr int64_t kPiece = 16 / sizeof(Bf16);
+  return a.dtype == DType::kBf16 && a.cols % kPiece == 0 && a.stride % kPiece == 0 &&
+         reinterpret_cast<uintptr_t>(a.data) % 16 == 0;
+}
 
 // Projections, by rows of `a`; our own kernels read the weights once and as they are stored.
 //   bf16 in whole, aligned pieces of 16 bytes   up to 8 skinny_gemm.cuh, up to 64 batch_gemm.cuh (batch_gemm off: 16, none)

@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_status.h"
-#include "kernels/cuda/gemm/pack_low_rank.h"
+#include "kernels/cuda/gemm/packed_low_rank.h"
 #include "kernels/cuda/sequence_table.h"
 
 namespace aludel::cuda {
@@ -16,29 +16,6 @@ namespace {
 constexpr size_t kMostTiles = 4096;
 constexpr int64_t kMostSums = CudaStream::kWorkspaceBytes / sizeof(float);
 constexpr int64_t kMostBlocksY = 65535;
-
-class CudaLowRank final : public PackedLowRank {
- public:
-  CudaLowRank(Buffer memory, int64_t out, const LowRankLayout& layout)
-      : memory_(std::move(memory)),
-        out_(out),
-        in_(layout.in),
-        dtype_(layout.dtype),
-        update_(layout.At(memory_.as<char>())) {}
-
-  int64_t out_features() const override { return out_; }
-  int64_t in_features() const override { return in_; }
-  size_t bytes() const override { return memory_.size(); }
-
-  DType dtype() const { return dtype_; }
-  const LowRankUpdate& update() const { return update_; }
-
- private:
-  const Buffer memory_;
-  const int64_t out_, in_;
-  const DType dtype_;
-  const LowRankUpdate update_;
-};
 
 }  // namespace
 
@@ -70,17 +47,15 @@ absl::StatusOr<std::unique_ptr<PackedLowRank>> CudaOps::PackLowRank(absl::Span<c
     return FromCuda(error, absl::StrFormat("%s: copy updates of rank %d of a %d x %d matrix", device_->name(),
                                            layout.rank, out, in));
   }
-  return std::make_unique<CudaLowRank>(*std::move(memory), out, layout);
+  return std::make_unique<CudaLowRank>(*std::move(memory), out, layout, parts);
 }
 
 void CudaOps::AddLowRank(const TensorView& x, absl::Span<const LowRankRows> groups, const TensorView& out,
                          Stream stream) {
+  CheckLowRank(x, groups, out);
   std::vector<LowRankPiece> pieces;
   for (const LowRankRows& group : groups) {
     const auto& packed = static_cast<const CudaLowRank&>(*group.update);
-    ALUDEL_CHECK(x.cols == packed.in_features() && out.cols == packed.out_features());
-    ALUDEL_CHECK(x.dtype == packed.dtype() && (x.dtype == DType::kBf16 || out.dtype == DType::kF32));
-    for (const int32_t row : group.rows) ALUDEL_CHECK(row >= 0 && row < x.rows && row < out.rows);
     PlanLowRank(packed.update(), group.rows, kMostTiles, kMostSums, &pieces);
   }
   if (pieces.empty()) return;

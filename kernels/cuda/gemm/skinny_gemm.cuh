@@ -47,21 +47,49 @@ __device__ inline float SkinnyTotal(const float* shared, int row, int out, float
   return sum;
 }
 
+// Rows of bf16 that W is multiplied with.
+struct SkinnyRows {
+  const Bf16* data;
+  int64_t stride;
+  int64_t rows;
+  int64_t in;
+};
+
+// What a product adds to its outputs beside W x and a bias: here nothing, or what adapted_gemm.cuh has.
+struct NothingAdded {
+  // Once the rows of `x` can be read, while the first weights are on their way: by all threads, without a barrier at its end.
+  // kSkinnySums floats at `scratch`. The block's first tile has kSkinnyOuts / 2 outputs from each of `first` on.
+  __device__ void Begin(const SkinnyRows&, float*, const int64_t (&)[2]) const {}
+  // Before the outputs of a tile are finished.
+  __device__ void Await(int) const {}
+  // What an output gets, and the output with it, whose product, with all else that belongs to it, would be rounded to Out.
+  __device__ float Of(int, int64_t) const { return 0.0f; }
+  template <typename Out>
+  __device__ static float Sum(float product, float) {
+    return product;
+  }
+  // When all of the block's tiles are.
+  __device__ void End() const {}
+};
+
 // Adds the warps' sums of a tile up and writes its outputs.
-__device__ inline void StoreSkinny(const SkinnyArgs& args, int64_t tile, const float* shared) {
+template <typename Added = NothingAdded>
+__device__ void StoreSkinny(const SkinnyArgs& args, int64_t tile, const float* shared,
+                            const Added& added = {}) {
   const int64_t first_out = tile * kSkinnyOuts;
   for (int c = threadIdx.x; c < args.out.rows * kSkinnyOuts; c += kSkinnyThreads) {
     const int row = c / kSkinnyOuts;
     const int64_t out = first_out + c % kSkinnyOuts;
     if (out >= args.out.cols) continue;
     const float sum = SkinnyTotal(shared, row, c % kSkinnyOuts, args.bias == nullptr ? 0.0f : args.bias[out]);
+    const float more = added.Of(row, out);
     const int64_t at = row * args.out.stride + out;
     if (args.out.dtype == DType::kF32) {
       float* const to = static_cast<float*>(args.out.data) + at;
-      Store(to, args.accumulate ? sum + *to : sum);
+      Store(to, Added::template Sum<float>(args.accumulate ? sum + *to : sum, more));
     } else {
       Bf16* const to = static_cast<Bf16*>(args.out.data) + at;
-      Store(to, args.accumulate ? sum + Load(to) : sum);
+      Store(to, Added::template Sum<Bf16>(args.accumulate ? sum + Load(to) : sum, more));
     }
   }
 }
@@ -71,14 +99,6 @@ __device__ inline int64_t SkinnyWeightRow(const SkinnyArgs& args, int64_t tile, 
   const int64_t row = tile * kSkinnyOuts + threadIdx.x % 32 / 4 + half * 8;
   return row < args.out.cols ? row : args.out.cols - 1;
 }
-
-// Rows of bf16 that W is multiplied with.
-struct SkinnyRows {
-  const Bf16* data;
-  int64_t stride;
-  int64_t rows;
-  int64_t in;
-};
 
 // The block's tiles of 16 outputs: blockIdx.x, and every gridDim.x-th behind it, of `tiles`, which are no fewer than blocks. weights(tile, w) finds the lane's
 // two rows of W. `meanwhile` runs when the first weights have been asked for and before `a` is read, which is loaded a run
@@ -171,8 +191,8 @@ __device__ void MultiplyTiles(int tiles, const SkinnyRows& a, float* shared, con
 
 // W and a of bf16; in % 8 == 0, rows of both 16-byte aligned, at most 8 * kRowTiles rows. A grid of at most SkinnyTiles, kSkinnyThreads
 // threads, kSkinnySharedBytes at `shared`.
-template <int kRowTiles>
-__device__ void SkinnyBf16(const SkinnyArgs& args, float* shared) {
+template <int kRowTiles, typename Added = NothingAdded>
+__device__ void SkinnyBf16(const SkinnyArgs& args, float* shared, const Added& added = {}) {
   AllowNext();
   const SkinnyRows a{static_cast<const Bf16*>(args.a), args.a_stride, args.out.rows, args.in};
   MultiplyTiles<kRowTiles, true>(
@@ -183,7 +203,16 @@ __device__ void SkinnyBf16(const SkinnyArgs& args, float* shared) {
           w[half] = static_cast<const Bf16*>(args.w) + SkinnyWeightRow(args, tile, half) * args.in;
         }
       },
-      [] { AwaitEarlier(); }, [&](int tile, const float* sums) { StoreSkinny(args, tile, sums); });
+      [&] {
+        AwaitEarlier();
+        const int64_t first = int64_t{blockIdx.x} * kSkinnyOuts;
+        added.Begin(a, shared + kSkinnySums, {first, first + kSkinnyOuts / 2});
+      },
+      [&](int tile, const float* sums) {
+        added.Await(tile);
+        StoreSkinny(args, tile, sums, added);
+      });
+  added.End();
 }
 
 // W with scales, `a` as QuantizeRow leaves it; a block for each tile, kSkinnySumBytes at `shared`. Products within a group are exact integers; int4 stands in the

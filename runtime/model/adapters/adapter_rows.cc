@@ -21,21 +21,24 @@ void AdapterRows::Add(const LoraWeights* adapter, int64_t begin, int64_t rows) {
 
 absl::Span<const LowRankRows> AdapterRows::OfLayer(int layer,
                                                    std::unique_ptr<PackedLowRank> LayerUpdates::*matrix) {
-  found_.clear();
+  found_[0].swap(found_[1]);
+  std::vector<LowRankRows>& found = found_[0];
+  found.clear();
   for (size_t i = 0; i < used_; ++i) {
     const PackedLowRank* const update = (groups_[i].adapter->layer(layer).*matrix).get();
-    if (update != nullptr) found_.push_back({update, groups_[i].rows});
+    if (update != nullptr) found.push_back({update, groups_[i].rows});
   }
-  return found_;
+  return found;
 }
 
 absl::Span<const LowRankRows> AdapterRows::OfHead() {
-  found_.clear();
+  std::vector<LowRankRows>& found = found_[0];
+  found.clear();
   for (size_t i = 0; i < used_; ++i) {
     const PackedLowRank* const update = groups_[i].adapter->head();
-    if (update != nullptr) found_.push_back({update, groups_[i].rows});
+    if (update != nullptr) found.push_back({update, groups_[i].rows});
   }
-  return found_;
+  return found;
 }
 
 }  // namespace aludel

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -19,8 +20,9 @@ class AdapterRows {
   void Add(const LoraWeights* adapter, int64_t begin, int64_t rows);
   bool empty() const { return used_ == 0; }
 
-  // Of one layer's matrix, those adapters that update it. Valid until the next call.
+  // Of one layer's matrix, those adapters that update it. Valid until the second call after it: two may be had at a time.
   absl::Span<const LowRankRows> OfLayer(int layer, std::unique_ptr<PackedLowRank> LayerUpdates::*matrix);
+  // Valid until the next call.
   absl::Span<const LowRankRows> OfHead();
 
  private:
@@ -31,7 +33,7 @@ class AdapterRows {
 
   size_t used_ = 0;  // of groups_
   std::vector<Rows> groups_;
-  std::vector<LowRankRows> found_;
+  std::array<std::vector<LowRankRows>, 2> found_;  // the latest two
 };
 
 }  // namespace aludel

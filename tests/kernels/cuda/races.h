@@ -10,7 +10,8 @@
 #include <sanitizer/tsan_interface.h>
 
 extern "C" {
-void __tsan_read16(void* address);   // NOLINT: the sanitizer's own names
+void __tsan_write4(void* address);   // NOLINT: the sanitizer's own names
+void __tsan_read16(void* address);   // NOLINT
 void __tsan_write16(void* address);  // NOLINT
 void AnnotateIgnoreReadsBegin(const char* file, int line);
 void AnnotateIgnoreReadsEnd(const char* file, int line);
@@ -48,6 +49,13 @@ inline void Reads16([[maybe_unused]] const void* address) {
 inline void Writes16([[maybe_unused]] void* address) {
 #if defined(ALUDEL_RACES)
   __tsan_write16(address);
+#endif
+}
+
+// Of a number.
+inline void Writes4([[maybe_unused]] void* address) {
+#if defined(ALUDEL_RACES)
+  __tsan_write4(address);
 #endif
 }
 

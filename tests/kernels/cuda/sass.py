@@ -9,7 +9,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 NAMES = {0x981: "LDG", 0x986: "STG", 0x386: "STG", 0x984: "LDS", 0x388: "STS", 0x988: "STS", 0x83b: "LDSM", 0x983: "LDL",
          0x387: "STL", 0x987: "STL", 0xfae: "LDGSTS", 0x23c: "HMMA", 0x237: "IMMA", 0x9f0: "HGMMA", 0xdf0: "HGMMA",
-         0x9c5: "WARPGROUP", 0x308: "MUFU", 0x947: "BRA", 0x944: "CALL", 0x343: "CALL", 0x94d: "EXIT",
+         0x9c5: "WARPGROUP", 0x308: "MUFU", 0x947: "BRA", 0x944: "CALL", 0x343: "CALL", 0x94d: "EXIT", 0x9a8: "ATOMG",
          0x82d: "PREEXIT", 0x82e: "ACQBULK"}  # griddepcontrol: launch_dependents, wait
 BITS = {0: 8, 1: 8, 2: 16, 3: 16, 4: 32, 5: 64, 6: 128}
 

@@ -55,9 +55,9 @@ class Sass(unittest.TestCase):
     def test_no_loop_touches_local_memory(self) -> None:
         # Accesses in loops: prefill on mma has more to hold than 255 registers; its successor on 9.0 is wgmma.
         # What sincos does for arguments beyond its quick way is a store, once for a pair.
-        # NormQkv: once for each of at most eight rows, around the norm's root.
+        # NormQkv and AdaptedQkv: once for each of at most eight rows, around the norm's root.
         known = {"MmaAttention<MmaShape<96, 2, 4, 1, 64>>": 19, "MmaAttention<MmaShape<128, 2, 4, 1, 64>>": 11,
-                 "NormQkv<Bf16>": 2, "NormQkv<float>": 2}
+                 "NormQkv<Bf16>": 2, "NormQkv<float>": 2, "AdaptedQkv<Bf16>": 2, "AdaptedQkv<float>": 2}
         for name, kernel in like(".*").items():
             most = 3 if re.fullmatch(r"Attention<.*, 1, 4>", name) else 1 if "Rope" in name else known.get(name, 0)
             self.assertLessEqual(kernel.in_loops("LDL") + kernel.in_loops("STL"), most, name)
@@ -73,11 +73,12 @@ class Sass(unittest.TestCase):
 
     def test_decode_products_read_weights_16_bytes_at_once_and_call_nothing(self) -> None:
         for name, kernel in {**like(r"Bf16Product<\d>"), **like(r"ScaledProduct<.*>"), **like(r"NormQkv<.*>"),
-                             **like(r"NormGateUp"), **like(r"Fp8Product<\d>")}.items():
+                             **like(r"NormGateUp"), **like(r"Adapted.*"), **like(r"Fp8Product<\d>")}.items():
             # A norm's root and quotients are called where they are not ordinary numbers.
-            self.assertLessEqual(kernel.count("CALL"), 3 if name.startswith("Norm") else 0, name)
+            normed = re.match("Norm|AdaptedQkv|AdaptedGate", name)
+            self.assertLessEqual(kernel.count("CALL"), 3 if normed else 0, name)
             wide = sum(bits == 128 for bits in kernel.widths("LDG"))
-            self.assertGreaterEqual(wide, 16 if name.startswith(("Scaled", "Fp8")) else 24 if name.startswith("Bf16") else 22, name)
+            self.assertGreaterEqual(wide, 16 if name.startswith(("Scaled", "Fp8")) else 22 if normed else 24, name)
 
     def test_rows_become_codes_16_bytes_at_once(self) -> None:
         """Read twice, eight numbers a thread; eight codes are a store."""
@@ -88,6 +89,14 @@ class Sass(unittest.TestCase):
         for name, kernel in like(r"ScaleFp8<.*true>").items():
             self.assertEqual(kernel.count("CALL"), 0, name)
             self.assertEqual(set(kernel.widths("STG")), {128}, name)
+
+    def test_products_with_adapters_ask_for_weights_before_they_claim_sums(self) -> None:
+        for name, kernel in like(r"Adapted.*").items():
+            claims = [at for at, one in enumerate(kernel.code) if one.name == "ATOMG"]
+            # The first and those behind it; the third counts the blocks that are done.
+            self.assertEqual(len(claims), 3, name)
+            asked = sum(one.name == "LDG" and one.bits == 128 for one in kernel.code[:claims[0]])
+            self.assertGreaterEqual(asked, 8, name)  # of W: four steps of two halves
 
     def test_batch_products_copy_ahead_and_read_shared_memory_16_bytes_at_once(self) -> None:
         for name, kernel in like(r"BatchProduct<\d>").items():
@@ -123,7 +132,7 @@ class Sass(unittest.TestCase):
                   r"Fp8Product<.*>": (256, 2), r"QuantizeFp8<.*>": (256, 6), r"ScaleFp8<.*true>": (256, 4),
                   # Two of them have room for their stages.
                   r"BatchProduct<[24]>": (128, 4), r"BatchProduct<8>": (128, 3),
-                  r"NormQkv<.*>": (256, 2), r"NormGateUp": (256, 2),
+                  r"NormQkv<.*>": (256, 2), r"NormGateUp": (256, 2), r"Adapted.*": (256, 2),
                   r"MmaAttention<MmaShape<128, 2, 4, 1, 64>>": (128, 2), r"MmaAttention<MmaShape<128, 1, 1, 4, 16>>": (128, 4),
                   r"WgmmaAttention<.*>": (384, 1), r"Silu<.*true>": (256, 6), r"Norm<.*true>": (256, 6),
                   r"CopyRows<.*true>": (256, 6), r"Combine": (128, 12), r"Shrink<.*>": (256, 2), r"Expand<.*>": (128, 8)}

@@ -198,6 +198,7 @@ void RunBlock() {
   current->barriers.clear();
   current->numbered.clear();
   current->begun.clear();
+  HideCounted();
   for (size_t i = 0; i < current->fibers.size(); ++i) Start(current->fibers[i], static_cast<int>(i));
   current->warps.assign(current->fibers.size() / kLanes, {});
   std::vector<int> warps(current->warps.size());

@@ -14,7 +14,8 @@
 // copy happens only when somebody waits for it, and what it will overwrite is NaN from its beginning on, so
 // that a kernel which forgets to wait reads NaN: shared memory starts as NaN. A mistake that would hang or
 // corrupt a GPU (divergence at a collective, a barrier that not everyone reaches, copies that nobody waited
-// for, a misaligned address) ends the test with a message.
+// for, a misaligned address) ends the test with a message. What is stored and counted for other blocks is NaN in each block
+// until one of its threads has waited for the count.
 //
 // Built with ThreadSanitizer it is a race detector, see races.h.
 //
@@ -112,6 +113,12 @@ inline uint32_t atomicAdd(uint32_t* address, uint32_t value) {
 }
 // Blocks run one after another, so that it orders nothing here.
 inline void __threadfence() { simt::Fence(); }
+// A claim, which tells other blocks nothing.
+inline uint32_t atomicInc(uint32_t* address, uint32_t last) {
+  const uint32_t old = __atomic_load_n(address, __ATOMIC_RELAXED);
+  __atomic_store_n(address, old >= last ? 0 : old + 1, __ATOMIC_RELAXED);
+  return old;
+}
 inline float __uint_as_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline uint32_t __float_as_uint(float value) { return __builtin_bit_cast(uint32_t, value); }
@@ -132,6 +139,10 @@ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void MmaInt8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 uint32_t PackBf16(float first, float second);
 uint4 LoadOnce(const void* global);
+// As declared in kernels/cuda/grid_count.cuh. What is asked for is read, so that it must be there.
+inline void Prefetch(const void* address) { static_cast<void>(*static_cast<const volatile char*>(address)); }
+void StoreCounted(float* to, float value, uint32_t* counter);
+void AwaitCount(const uint32_t* counter, uint32_t count);
 // Launches run one after another, so that there is nothing to wait for.
 inline void AwaitEarlier() { simt::Await(); }
 inline void AllowNext() {}

@@ -6,6 +6,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/kernels/cuda/context.h"
@@ -106,6 +107,8 @@ struct Block {
   size_t shared_bytes = 0;
   // What orders all threads at a barrier, in turn: who goes on late must not see what others do before the next one.
   char meetings[2];
+  // What blocks of the launch have stored and counted, by counter.
+  std::map<const void*, std::vector<std::pair<float*, float>>> counted;
   std::vector<char> async_view;  // shared memory as the async proxy sees it
   const std::function<void(char*)>* body = nullptr;
   Fiber* running = nullptr;
@@ -132,6 +135,9 @@ void WaitUntil(const std::string& what, std::function<bool()> ready);
 // Keeps the running thread until nobody else gets any further; Linger does so or not, as Lateness says.
 void LetOthers();
 void Linger();
+
+// At a block's beginning: what others have stored and counted is NaN for it, until it has waited for the count.
+void HideCounted();
 
 // At the block's end: nothing is under way.
 void CheckProductsDone();

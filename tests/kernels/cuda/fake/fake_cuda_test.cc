@@ -253,48 +253,78 @@ TEST(FakeCuda, WeightsWithScalesServeAModel) {
   }
 }
 
-// However many adapters its rows have.
-TEST(FakeCuda, AdaptersOfAStepAreTwoLaunchesForEachProduct) {
+// However many adapters its rows have: each product adds what they add, up to eight rows. More take two launches more for each.
+TEST(FakeCuda, AdaptersOfASmallStepAreNoLaunchMore) {
   TestModel chat("deploy/demo/chat", {.max_rows = 64}, DType::kBf16, 64);
   const TemporaryDirectory files;
   const LoraWeights::Base base{"deploy/demo/chat", chat.model().hash(), chat.model().config(), DType::kBf16};
   std::vector<std::unique_ptr<LoraWeights>> adapters;
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     const std::string directory = files.File(std::to_string(seed));
-    ASSERT_TRUE(MakeAdapter({.base = base.directory, .out = directory, .seed = seed}).ok());
+    ASSERT_TRUE(MakeAdapter({.base = base.directory, .out = directory, .seed = seed, .strength = 0.5}).ok());
     adapters.push_back(LoraWeights::Load(chat.device(), directory, base).value());
   }
+  struct Watcher final : LayerObserver {
+    absl::Status OnLayer(const LayerSlice&) override { return absl::OkStatus(); }
+  } watcher;
   const std::vector<int32_t> id = {5};
-  // Rows in one block each, as no two have a position in common.
-  const auto step = [&](const std::vector<const LoraWeights*>& of) {
+  const int64_t vocab = chat.model().config().vocab, layers = chat.model().config().layers;
+  std::vector<float> logits;
+  // Row i is at position first + i of one sequence.
+  const auto step = [&](const std::vector<const LoraWeights*>& of, bool watched = false, int64_t first = 0) {
     std::vector<BatchItem> items(of.size());
     for (size_t i = 0; i < of.size(); ++i) {
       items[i].ids = id;
-      items[i].position = static_cast<int64_t>(i);
+      items[i].position = first + static_cast<int64_t>(i);
       items[i].blocks = chat.table().ids();
       items[i].wants_logits = true;
       items[i].adapter = of[i];
+      items[i].observer = watched ? &watcher : nullptr;
     }
-    std::vector<float> logits;
     ResetCounts();
     EXPECT_TRUE(chat.model().Forward(absl::MakeSpan(items), chat.pool(), &logits).ok());
     return counts();
   };
   step({nullptr});
+  const LoraWeights* const a = adapters[0].get();
+  const std::vector<const LoraWeights*> rows = {a, adapters[1].get(), nullptr, adapters[2].get()};
   const Counts none = step({nullptr, nullptr, nullptr, nullptr});
-  const Counts one = step({nullptr, adapters[0].get(), nullptr, nullptr});
-  const Counts mixed = step({adapters[0].get(), adapters[1].get(), nullptr, adapters[2].get()});
+  const std::vector<float> of_base = logits;
+  const Counts one = step({nullptr, a, nullptr, nullptr});
+  const Counts mixed = step(rows);
+  const std::vector<float> of_mixed = logits;
   EXPECT_EQ(one.launches, mixed.launches);
-  // Queries, keys with values, outputs, and the two of the feed-forward network.
-  constexpr int kProducts = 5;
-  const int64_t products = int64_t{kProducts} * chat.model().config().layers;
-  EXPECT_EQ(mixed.launches.at("Shrink<Bf16, true>"), products);
-  EXPECT_EQ(mixed.launches.at("Expand<Bf16, float>") + mixed.launches.at("Expand<Bf16, Bf16>"), products);
-  // Layers without adapters are fused; here each operation stands for itself.
-  constexpr int kAround = 4, kPerLayer = 11;
-  EXPECT_EQ(mixed.kernels(), kAround + kPerLayer * chat.model().config().layers + 2 * products);
+  EXPECT_EQ(mixed.kernels(), none.kernels());
+  EXPECT_LE(mixed.copies, none.copies);  // whose tables are remembered
   EXPECT_EQ(mixed.allocations, 0);
   EXPECT_EQ(mixed.waits, none.waits);
+  EXPECT_EQ(mixed.launches.at("AdaptedQkv<Bf16>"), layers);
+  EXPECT_EQ(mixed.launches.at("AdaptedProduct"), 2 * layers);
+  EXPECT_EQ(mixed.launches.at("AdaptedGateUp"), layers);
+  const auto differs = [&](const std::vector<float>& one, const std::vector<float>& other) {
+    float most = 0;
+    for (size_t i = 0; i < one.size(); ++i) most = std::max(most, std::fabs(one[i] - other[i]));
+    return most;
+  };
+  float largest = 0;
+  for (const float logit : of_base) largest = std::max(largest, std::fabs(logit));
+  EXPECT_GT(differs(of_mixed, of_base), 0.1f * largest);
+  // Here each operation stands for itself, but for the products.
+  const Counts watched = step(rows, /*watched=*/true);
+  EXPECT_LT(differs(of_mixed, logits), 0.03f * largest);
+  constexpr int kAround = 4, kPerLayer = 11;
+  EXPECT_EQ(watched.kernels(), kAround + kPerLayer * layers);
+  EXPECT_EQ(watched.launches.at("AdaptedProduct"), 5 * layers);
+  // The last row reads what the first three have written, and is the same bits without them.
+  step(rows);
+  step({rows[3]}, /*watched=*/false, /*first=*/3);
+  EXPECT_EQ(logits, std::vector<float>(of_mixed.end() - vocab, of_mixed.end()));
+
+  const Counts more = step(std::vector<const LoraWeights*>(9, a));
+  constexpr int kProducts = 5;  // queries, keys with values, outputs, gate with up, down
+  EXPECT_EQ(more.launches.at("Shrink<Bf16, true>"), kProducts * layers);
+  EXPECT_EQ(more.launches.at("Expand<Bf16, float>") + more.launches.at("Expand<Bf16, Bf16>"),
+            kProducts * layers);
 }
 
 // A step with more sequences than logits have room for at first makes room, and no graph goes on with what was there. Where

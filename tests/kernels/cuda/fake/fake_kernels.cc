@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention/scalar_attention.cuh"
 #include "kernels/cuda/attention/wgmma_attention.cuh"
 #include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/gemm/adapted_gemm.cuh"
 #include "kernels/cuda/gemm/batch_gemm.cuh"
 #include "kernels/cuda/gemm/fp8_gemm.cuh"
 #include "kernels/cuda/gemm/fused_gemm.cuh"
@@ -246,6 +247,29 @@ void AddFused(Kernels& to) {
                       0, 1024, true};
 }
 
+void AddAdapted(Kernels& to) {
+  const auto sums = [](char* shared) { return reinterpret_cast<float*>(shared); };
+  const auto rows = [](char* shared) { return reinterpret_cast<Bf16*>(shared + kSkinnySharedBytes); };
+  to["AdaptedProduct"] = {
+      Bind<SkinnyArgs, AddedArgs>([=](char* shared, const SkinnyArgs& args, const AddedArgs& added) {
+        SkinnyBf16<1>(args, sums(shared), AdaptersAdded{added});
+      }),
+      kSkinnySharedBytes, kSkinnyThreads};
+  ForElements([&](auto* page) {
+    using Page = Of<decltype(page)>;
+    to[Name("AdaptedQkv", NameOf<Page>())] = {
+        Bind<QkvArgs, AddedArgs>([=](char* shared, const QkvArgs& args, const AddedArgs& added) {
+          QkvBlock<Page>(args, rows(shared), sums(shared), AdaptersAdded{added});
+        }),
+        kSkinnySharedBytes, kSkinnyThreads};
+  });
+  to["AdaptedGateUp"] = {
+      Bind<GateArgs, AddedArgs>([=](char* shared, const GateArgs& args, const AddedArgs& added) {
+        GateUpBlock(args, rows(shared), sums(shared), AdaptersAdded{added});
+      }),
+      kSkinnySharedBytes, kSkinnyThreads};
+}
+
 template <typename T>
 void AddShrink(Kernels& to) {
   ForBools([&](auto vectors) {
@@ -302,6 +326,7 @@ Kernels MakeKernels() {
   AddBatch<2, 4, 8>(to);
   AddFp8(to);
   AddFused(to);
+  AddAdapted(to);
   AddLowRank(to);
   AddAttention<64, 96, 128, 256>(to);
   AddWgmma<WgmmaShape<64>>(to);

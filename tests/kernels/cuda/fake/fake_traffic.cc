@@ -4,11 +4,13 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "kernels/cuda/attention/attention_args.h"
+#include "kernels/cuda/gemm/adapted_index.h"
 #include "kernels/cuda/gemm/batch_index.h"
 #include "kernels/cuda/gemm/fp8_index.h"
 #include "kernels/cuda/gemm/fused_args.h"
@@ -64,6 +66,17 @@ Cost CostOfNormed(const NormedRows& a, int64_t outs, const float* bias, int64_t 
           ProductFlops(a.rows, a.in, outs)};
 }
 
+Cost CostOfQkv(int64_t, const QkvArgs& args) {
+  const int64_t q_dim = int64_t{args.heads} * args.kv.head_dim;
+  const int64_t kv_dim = int64_t{args.kv.kv_heads} * args.kv.head_dim;
+  const int64_t out_bytes = args.a.rows * (q_dim * 4 + 2 * kv_dim * ElementBytes(args.kv.dtype));
+  return CostOfNormed(args.a, q_dim + 2 * kv_dim, args.bias, out_bytes + args.a.rows * args.kv.head_dim * 4);
+}
+
+Cost CostOfGate(int64_t, const GateArgs& args) {
+  return CostOfNormed(args.a, 2 * args.cols, args.bias, args.a.rows * args.cols * 2);
+}
+
 Cost CostOfAttention(int64_t, const AttentionArgs& args) {
   const int64_t heads = args.q.cols / args.kv.head_dim;
   const int64_t position_bytes =
@@ -105,17 +118,9 @@ void AddProducts(Costs& to) {
     return {BytesOf(a) + a.rows * a.cols, 0};
   });
   for (const char* const page : {"float", "Bf16"}) {
-    to[std::string("NormQkv<") + page + ">"] = Counted<QkvArgs>([](int64_t, const QkvArgs& args) {
-      const int64_t q_dim = int64_t{args.heads} * args.kv.head_dim;
-      const int64_t kv_dim = int64_t{args.kv.kv_heads} * args.kv.head_dim;
-      const int64_t out_bytes = args.a.rows * (q_dim * 4 + 2 * kv_dim * ElementBytes(args.kv.dtype));
-      return CostOfNormed(args.a, q_dim + 2 * kv_dim, args.bias,
-                          out_bytes + args.a.rows * args.kv.head_dim * 4);
-    });
+    to[std::string("NormQkv<") + page + ">"] = Counted<QkvArgs>(CostOfQkv);
   }
-  to["NormGateUp"] = Counted<GateArgs>([](int64_t, const GateArgs& args) {
-    return CostOfNormed(args.a, 2 * args.cols, args.bias, args.a.rows * args.cols * 2);
-  });
+  to["NormGateUp"] = Counted<GateArgs>(CostOfGate);
   to["RopeAngles"] = Counted<const float*, float, int, SequenceTable>(
       [](int64_t, const float*, float, int half, const SequenceTable& table) -> Cost {
         return {(table.tokens * 2 + 1) * half * 4, 0};
@@ -146,6 +151,39 @@ void AddFp8(Costs& to) {
       });
     }
   }
+}
+
+// A and B once for as many rows as have them; sums are written once and come back from the cache.
+Cost CostOfAdded(const AddedArgs& added, int64_t in) {
+  Cost cost{int64_t{added.sum_count} * 4, 0};
+  std::set<const void*> read;
+  for (int s = 0; s < added.first_slice[kFusedRows]; ++s) {
+    const AddedSlice& slice = added.slices[s];
+    const int64_t numbers = in + slice.outputs;
+    if (read.insert(slice.a).second) cost.bytes += slice.rank * numbers * 2;
+    cost.flops += ProductFlops(1, numbers, slice.rank);
+  }
+  return cost;
+}
+
+Cost operator+(const Cost& a, const Cost& b) { return {a.bytes + b.bytes, a.flops + b.flops}; }
+
+// Those of products with what adapters add to them.
+void AddAdapted(Costs& to) {
+  to["AdaptedProduct"] =
+      Counted<SkinnyArgs, AddedArgs>([](int64_t grid, const SkinnyArgs& args, const AddedArgs& added) {
+        return CostOfProduct(grid, args, args.out.cols * args.in * 2) + CostOfAdded(added, args.in);
+      });
+  for (const char* const page : {"float", "Bf16"}) {
+    to[std::string("AdaptedQkv<") + page + ">"] =
+        Counted<QkvArgs, AddedArgs>([](int64_t grid, const QkvArgs& args, const AddedArgs& added) {
+          return CostOfQkv(grid, args) + CostOfAdded(added, args.a.in);
+        });
+  }
+  to["AdaptedGateUp"] =
+      Counted<GateArgs, AddedArgs>([](int64_t grid, const GateArgs& args, const AddedArgs& added) {
+        return CostOfGate(grid, args) + CostOfAdded(added, args.a.in);
+      });
 }
 
 // `of` every tile of a launch, and so of an adapter once for as many rows as share a tile.
@@ -233,6 +271,7 @@ Costs MakeCosts() {
   to["Pack"] = to["Unpack"] = Counted<LatentArgs>(CostOfLatents);
   AddProducts(to);
   AddFp8(to);
+  AddAdapted(to);
   AddLowRank(to);
   AddRows<float, float>(to, "float", "float");
   AddRows<float, Bf16>(to, "float", "Bf16");

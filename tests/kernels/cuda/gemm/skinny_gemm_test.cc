@@ -112,7 +112,9 @@ void SkinnyGemmTest::CheckBf16(const Case& c) {
   args.a = a_there.data();
   args.a_stride = a_stride;
   for (const int blocks : {1, 2, kEach}) {
-    Check(c, blocks, args, w, a, 1e-6, c.rows <= 8 ? SkinnyBf16<1> : SkinnyBf16<2>);
+    Check(c, blocks, args, w, a, 1e-6, [&](const SkinnyArgs& of, float* shared) {
+      c.rows <= 8 ? SkinnyBf16<1>(of, shared) : SkinnyBf16<2>(of, shared);
+    });
   }
 }
 

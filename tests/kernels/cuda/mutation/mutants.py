@@ -8,7 +8,7 @@ from typing import Dict, Iterator, List, Tuple
 # Statements that order memory or wait for it.
 ORDERS = re.compile(
     r"(?<![\w:])(__syncthreads|__syncwarp|__threadfence|CpAsyncCommit|CpAsyncWait<[^;()]*>|FenceProxyAsync|BarrierWait|"
-    r"BarrierArrive|NumberedSync<[^;()]*>|NumberedArrive<[^;()]*>|WgmmaFence|WgmmaCommit|WgmmaWait<[^;()]*>)\(")
+    r"BarrierArrive|AwaitCount|NumberedSync<[^;()]*>|NumberedArrive<[^;()]*>|WgmmaFence|WgmmaCommit|WgmmaWait<[^;()]*>)\(")
 FUNCTION = re.compile(r"__device__[^;{]*?\b(\w+)\([^;{]*\{")
 NOT_CODE = re.compile(r"//[^\n]*|^#[^\n]*(?:\\\n[^\n]*)*|\"[^\"\n]*\"", re.MULTILINE)
 

@@ -24,6 +24,7 @@ TESTS = {
     "fp8_gemm_test": ("cuda_fp8_gemm_test", "*"),
     "fused_gemm_test": ("cuda_fused_gemm_test", "*"),
     "batch_gemm_test": ("cuda_batch_gemm_test", "*"),
+    "adapted_gemm_test": ("cuda_adapted_gemm_test", "*"),
     "low_rank_test": ("cuda_low_rank_test", "*OwnAdapter"),
     "sample_test": ("cuda_sample_test", "*EveryVocabulary:*ThroughTies"),
     "skinny_gemm_test": ("cuda_skinny_gemm_test", "*"),
@@ -31,7 +32,7 @@ TESTS = {
     "wgmma_attention_test": ("cuda_wgmma_attention_test", "*"),
 }
 SANITIZERS = {"asan": "-fsanitize=address", "tsan": "-fsanitize=thread"}
-SIMULATOR = ["context.cc", "simt.cc", "attention/simt_warpgroup.cc"]
+SIMULATOR = ["context.cc", "simt.cc", "simt_counts.cc", "attention/simt_warpgroup.cc"]
 ENVIRONMENT = {"TSAN_OPTIONS": "halt_on_error=1:report_signal_unsafe=0",
                "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0"}
 CONSTANT = "ALUDEL_CONSTANT"
