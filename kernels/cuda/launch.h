@@ -32,7 +32,7 @@ cudaError_t LaunchRopeWriteKv(const TensorView& k, const TensorView& v, const fl
 
 constexpr int kMaxAttentionHeadDim = 256;
 
-// Without tensor cores: for pages of f32, and heads that are not whole 16-byte pieces of bf16. The tiling
+// Without tensor cores: for pages of f32, and heads that are not whole 16-byte pieces of the pages'. The tiling
 // that it wants for a batch whose longest sequence has `longest` rows.
 QueryTiling ScalarAttentionTiling(int group, int64_t longest);
 
@@ -50,13 +50,13 @@ constexpr int kMmaKeyTile = 64;
 constexpr int kMmaPrefillBlocksPerSm = 2;
 constexpr int kMmaDecodeBlocksPerSm = 3;
 
-// For tiles of MmaPrefillQueries, or kMmaDecodeQueries where `decode`. Pages of bf16, their rows whole pieces
+// For tiles of MmaPrefillQueries, or kMmaDecodeQueries where `decode`. Pages of bf16 or FP8, their rows whole pieces
 // of 16 bytes that are aligned to it, positions below 2^31. `units` as in args.work.
 // `early` as in LaunchBehind, and below.
 cudaError_t LaunchMmaAttention(const AttentionArgs& args, int64_t units, bool decode, bool early,
                                cudaStream_t stream);
 
-// As above for prefill on a GPU of compute capability 9.0, for heads that WgmmaTakes: tiles of kWgmmaQueries,
+// As above for prefill on a GPU of compute capability 9.0, for heads that WgmmaTakes and pages of bf16: tiles of kWgmmaQueries,
 // key tiles of kWgmmaKeyTile, a block on an SM at a time.
 constexpr int kWgmmaQueries = 128;
 constexpr int kWgmmaKeyTile = 128;

@@ -131,6 +131,15 @@ void LdMatrixTransposed(uint32_t (&to)[4], const void* row);
 void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void MmaInt8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 uint32_t PackBf16(float first, float second);
+uint32_t MultiplyBf16(uint32_t a, uint32_t b);
+inline uint32_t ChooseBytes(uint32_t bytes, uint32_t choice) {
+  uint32_t chosen = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t from = choice >> 4 * i & 0xf;
+    if (from < 4) chosen |= (bytes >> 8 * from & 0xff) << 8 * i;
+  }
+  return chosen;
+}
 uint4 LoadOnce(const void* global);
 // Launches run one after another, so that there is nothing to wait for.
 inline void AwaitEarlier() { simt::Await(); }

@@ -253,6 +253,40 @@ TEST(FakeCuda, KernelsThatBeginEarlyAwaitThoseBeforeThem) {
   }
 }
 
+// Prefill, decode steps that are fused and those that are not, all over one byte a number.
+TEST(FakeCuda, ACacheOfFp8ServesAModel) {
+  std::vector<int32_t> prompt(40);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * 13 % 500);
+  const std::vector<std::vector<int32_t>> steps = {prompt, {5}, {6}, {7, 8, 9}};
+  TestModel chat("deploy/demo/chat", {.max_rows = 64}, DType::kFp8, 64);
+  const auto cpu = OpenDevice({.name = "cpu", .threads = 1}).value();
+  const auto reference = Transformer::Load(cpu.get(), "deploy/demo/chat", {.max_rows = 64}).value();
+  const auto pool = BlockPool::Create(cpu.get(), reference->MakeKvLayout(4, 16, DType::kFp8)).value();
+  BlockTable table;
+  ASSERT_TRUE(table.Grow(*pool, 64).ok());
+  ResetCounts();
+  int64_t position = 0;
+  for (const std::vector<int32_t>& ids : steps) {
+    BatchItem item{ids, position, table.ids(), /*wants_logits=*/true};
+    position += static_cast<int64_t>(ids.size());
+    std::vector<float> expected;
+    ASSERT_TRUE(reference->Forward(absl::MakeSpan(&item, 1), *pool, &expected).ok());
+    const std::vector<float> found = chat.Run(ids);
+    float largest = 0;
+    for (const float logit : expected) largest = std::max(largest, std::fabs(logit));
+    // A number that bf16 rounds the other way may go to the next one of FP8.
+    for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(found[i], expected[i], 0.06f * largest);
+  }
+  int64_t over_fp8 = 0;
+  for (const auto& [kernel, launches] : counts().launches) {
+    if (kernel.rfind("MmaAttention<OverFp8<", 0) == 0) over_fp8 += launches;
+    EXPECT_NE(kernel.rfind("WgmmaAttention", 0), 0) << kernel;
+    EXPECT_NE(kernel.rfind("MmaAttention<MmaShape", 0), 0) << kernel;
+  }
+  EXPECT_EQ(over_fp8, static_cast<int64_t>(steps.size()) * chat.model().config().layers);
+  EXPECT_GT(counts().launches["NormQkv<Fp8>"], 0);
+}
+
 // What `engine { weights }` asks for is served on a GPU, too: products of few rows read it as it is stored.
 TEST(FakeCuda, WeightsWithScalesServeAModel) {
   const std::vector<int32_t> prompt = {3,  141, 59, 26,  5,  35, 89, 79, 32,

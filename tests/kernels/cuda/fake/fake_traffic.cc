@@ -89,7 +89,7 @@ void AddProducts(Costs& to) {
   to["QuantizeRows"] = Counted<TensorView>([](int64_t, const TensorView& a) -> Cost {
     return {BytesOf(a) + a.rows * a.cols, 0};
   });
-  for (const char* const page : {"float", "Bf16"}) {
+  for (const char* const page : {"float", "Bf16", "Fp8"}) {
     to[std::string("NormQkv<") + page + ">"] = Counted<QkvArgs>([](int64_t, const QkvArgs& args) {
       const int64_t q_dim = int64_t{args.heads} * args.kv.head_dim;
       const int64_t kv_dim = int64_t{args.kv.kv_heads} * args.kv.head_dim;
@@ -134,7 +134,7 @@ void AddRows(Costs& to, const std::string& in, const std::string& out) {
               });
     }
   }
-  for (const auto& [page, page_bytes] : {std::pair("float", 4), std::pair("Bf16", 2)}) {
+  for (const auto& [page, page_bytes] : {std::pair("float", 4), std::pair("Bf16", 2), std::pair("Fp8", 1)}) {
     to["RopeWriteKv<" + in + ", " + out + ", " + page + ">"] =
         Counted<const In*, int64_t, const Out*, int64_t, const float*, float, SequenceTable, KvPlanes>(
             [bytes = page_bytes](int64_t, const In*, int64_t, const Out*, int64_t, const float*, float,

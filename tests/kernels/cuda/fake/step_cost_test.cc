@@ -18,11 +18,16 @@
 namespace aludel::cuda::fake {
 namespace {
 
-// Bytes that a step of `rows` sequences of `context` tokens each cannot do without: all matrices, and what is in the cache.
-int64_t Bound(const Shape& shape, int64_t rows, int64_t context) {
-  const int64_t layer = shape.hidden * (2 * shape.q_dim() + 2 * shape.kv_dim() + 3 * shape.ffn) +
-                        rows * context * 2 * shape.kv_dim();
-  return static_cast<int64_t>(sizeof(Bf16)) * (shape.layers * layer + shape.vocab * shape.hidden);
+// Numbers of the cache of `rows` sequences of `context` tokens each.
+int64_t Cached(const Shape& shape, int64_t rows, int64_t context) {
+  return shape.layers * rows * context * 2 * shape.kv_dim();
+}
+
+// Bytes that a step of them cannot do without: all matrices, and what is in the cache.
+int64_t Bound(const Shape& shape, int64_t rows, int64_t context, DType kv) {
+  const int64_t layer = shape.hidden * (2 * shape.q_dim() + 2 * shape.kv_dim() + 3 * shape.ffn);
+  return static_cast<int64_t>(sizeof(Bf16)) * (shape.layers * layer + shape.vocab * shape.hidden) +
+         static_cast<int64_t>(SizeOf(kv)) * Cached(shape, rows, context);
 }
 
 constexpr Shape kLlama3b = {"llama-3b", 28, 3072, 8192, 24, 8, 128, 128256};
@@ -72,14 +77,14 @@ StepCost CostOfStep(TestModel& model, int64_t rows, bool fused) {
 }
 
 // `shape`'s, from those of one layer and of two over a small vocabulary, whose head is replaced.
-CostsByRows CostsOf(const Shape& shape, bool fused) {
+CostsByRows CostsOf(const Shape& shape, bool fused, DType kv = DType::kBf16) {
   CostsByRows of[2];
   Shape small = shape;
   small.vocab = 1024;
   for (small.layers = 1; small.layers <= 2; ++small.layers) {
     const TemporaryDirectory files;
     WriteZeros(small, files.path());
-    TestModel model(files.path(), {.max_rows = kMostRows}, DType::kBf16, kContext);
+    TestModel model(files.path(), {.max_rows = kMostRows}, kv, kContext);
     for (const int64_t rows : {1, 4, 16, 64}) of[small.layers - 1][rows] = CostOfStep(model, rows, fused);
   }
   CostsByRows all;
@@ -98,16 +103,22 @@ double Share(int64_t bound, const StepCost& cost, double idle_us) {
          (static_cast<double>(cost.bytes) + static_cast<double>(cost.launches) * idle_us * kBytesPerUs);
 }
 
-TEST(StepCosts, OfModelsOfRealSize) {
-  CountOnly(true);
+// `line` stands in a table of tests/gpu/README.md.
+void ExpectInReadme(const std::string& line) {
   std::ifstream file("tests/gpu/README.md");
   std::stringstream readme;
   readme << file.rdbuf();
+  std::printf("%s\n", line.c_str());
+  EXPECT_NE(readme.str().find(line), std::string::npos) << "the table of tests/gpu/README.md is another";
+}
+
+TEST(StepCosts, OfModelsOfRealSize) {
+  CountOnly(true);
   for (const Shape& shape : {kLlama3b, kLlama8b}) {
     const CostsByRows apart = CostsOf(shape, /*fused=*/false), fused = CostsOf(shape, /*fused=*/true);
     for (const auto& [rows, now] : fused) {
       const StepCost& before = apart.at(rows);
-      const int64_t bound = Bound(shape, rows, kContext);
+      const int64_t bound = Bound(shape, rows, kContext, DType::kBf16);
       // One launch reads each matrix, and nothing else comes near it. What a kernel reads is what fake_traffic.cc says of
       // it: one that read its matrix twice would not be noticed here.
       EXPECT_GE(now.bytes, bound);
@@ -117,13 +128,33 @@ TEST(StepCosts, OfModelsOfRealSize) {
       if (rows <= 4) {
         EXPECT_LE(now.launches, 180);
       }
-      const std::string line = absl::StrFormat(
+      ExpectInReadme(absl::StrFormat(
           "| %s | %d | %d | %d | %.3f | %.3f | %.3f | %.2f | %.2f | %.2f | %.2f |", shape.name, rows,
           before.launches, now.launches, static_cast<double>(bound) / 1e9,
           static_cast<double>(before.bytes) / 1e9, static_cast<double>(now.bytes) / 1e9,
-          Share(bound, before, 7), Share(bound, now, 7), Share(bound, before, 3), Share(bound, now, 3));
-      std::printf("%s\n", line.c_str());
-      EXPECT_NE(readme.str().find(line), std::string::npos) << "the table of tests/gpu/README.md is another";
+          Share(bound, before, 7), Share(bound, now, 7), Share(bound, before, 3), Share(bound, now, 3)));
+    }
+  }
+  CountOnly(false);
+}
+
+TEST(StepCosts, ACacheOfFp8IsReadAndWrittenByHalf) {
+  CountOnly(true);
+  for (const Shape& shape : {kLlama3b, kLlama8b}) {
+    const CostsByRows wide = CostsOf(shape, /*fused=*/true);
+    const CostsByRows narrow = CostsOf(shape, /*fused=*/true, DType::kFp8);
+    for (const auto& [rows, now] : narrow) {
+      EXPECT_EQ(now.launches, wide.at(rows).launches);
+      // What is there, and the step's own token once more, as it is written.
+      EXPECT_EQ(wide.at(rows).bytes - now.bytes, Cached(shape, rows, kContext + 1));
+      const int64_t bound = Bound(shape, rows, kContext, DType::kFp8);
+      EXPECT_GE(now.bytes, bound);
+      EXPECT_LE(static_cast<double>(now.bytes), 1.06 * static_cast<double>(bound));
+      ExpectInReadme(absl::StrFormat("| %s | %d | %.3f | %.3f | %.3f | %.3f |", shape.name, rows,
+                                     static_cast<double>(Bound(shape, rows, kContext, DType::kBf16)) / 1e9,
+                                     static_cast<double>(bound) / 1e9,
+                                     static_cast<double>(wide.at(rows).bytes) / 1e9,
+                                     static_cast<double>(now.bytes) / 1e9));
     }
   }
   CountOnly(false);
