@@ -32,7 +32,8 @@ struct EvaluateJob {
   int64_t window_tokens = 512;
   int max_answer_tokens = 24;
   DType compute = DType::kF32;
-  std::optional<WeightFormat> weights;   // of both models: int8 or int4, or none
+  std::optional<WeightFormat> weights;  // of both models: int8 or int4, or none
+  DType kv_dtype = DType::kBf16;  // of the producer's cache and of what formats fill; the oracle's is bf16
   int64_t max_num_batched_tokens = 256;  // of the producer's prefill, hence of frames; the servers' default
   uint64_t seed = 1;                     // of the bootstrap
   std::string log;                       // where every question's record is kept (evaluation_log.h), or ""
@@ -86,7 +87,7 @@ struct TextResult {
 };
 
 struct EvaluateReport {
-  std::string producer, consumer, producer_hash, consumer_hash, compute;
+  std::string producer, consumer, producer_hash, consumer_hash, compute, kv_dtype;
   int64_t questions = 0;
   int64_t prompt_tokens = 0;
   int64_t answer_tokens = 0;  // of the oracle, end tokens counted

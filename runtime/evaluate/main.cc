@@ -85,6 +85,7 @@ absl::Status Run(int argc, char** argv) {
             "of one prefill step; frames are cut there");
   machine.AddCompute(&flags, job.compute, "arithmetic of both models and the codec");
   machine.AddWeights(&flags);
+  machine.AddKvDtype(&flags, "of both models' caches, but of the oracle's, which is bf16");
   flags.Add("seed", "N", &seed, "of the bootstrap");
   flags.Add("resume", &job.resume, "go on with the interrupted evaluation in --out");
   machine.AddDevice(&flags);
@@ -106,6 +107,7 @@ absl::Status Run(int argc, char** argv) {
   }
   ALUDEL_ASSIGN_OR_RETURN(job.compute, machine.Compute());
   ALUDEL_ASSIGN_OR_RETURN(job.weights, machine.Weights());
+  ALUDEL_ASSIGN_OR_RETURN(job.kv_dtype, machine.KvDtype());
   job.max_answer_tokens = static_cast<int>(max_answer_tokens);
   job.seed = static_cast<uint64_t>(seed);
   job.log = out + "/records.jsonl";

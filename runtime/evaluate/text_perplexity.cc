@@ -16,9 +16,8 @@ constexpr int64_t kScoredTogether = 32;
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
 // Nats of tokens [begin, end) of `ids`, each after all before it; tokens [0, begin - 1) are in the cache.
-absl::Status ScoreTokens(PairUnderTest& pair, absl::Span<const int32_t> ids, int64_t begin,
+absl::Status ScoreTokens(Transformer& consumer, BlockPool& pool, absl::Span<const int32_t> ids, int64_t begin,
                          const BlockTable& table, std::vector<double>* nats) {
-  Transformer& consumer = pair.consumer();
   const auto end = static_cast<int64_t>(ids.size());
   const auto vocab = static_cast<size_t>(consumer.config().vocab);
   std::vector<float> logits;
@@ -31,7 +30,7 @@ absl::Status ScoreTokens(PairUnderTest& pair, absl::Span<const int32_t> ids, int
       items[i].blocks = table.ids();
       items[i].wants_logits = true;
     }
-    ALUDEL_RETURN_IF_ERROR(consumer.Forward(absl::MakeSpan(items), pair.consumer_pool(), &logits));
+    ALUDEL_RETURN_IF_ERROR(consumer.Forward(absl::MakeSpan(items), pool, &logits));
     for (size_t i = 0; i < items.size(); ++i) {
       nats->push_back(
           NegativeLogProbability(absl::MakeConstSpan(logits).subspan(i * vocab, vocab), ids[++at]));
@@ -43,16 +42,17 @@ absl::Status ScoreTokens(PairUnderTest& pair, absl::Span<const int32_t> ids, int
 absl::Status ScoreWindow(PairUnderTest& pair, absl::Span<const int32_t> window, TextNats* nats) {
   const auto tokens = static_cast<int64_t>(window.size());
   const int64_t handed_over = tokens / 2 - 1;
-  BlockTable table;
-  ALUDEL_RETURN_IF_ERROR(table.Grow(pair.consumer_pool(), tokens));
-  ALUDEL_RETURN_IF_ERROR(RunTokens(pair.consumer(), pair.consumer_pool(), table.ids(), window, 0, handed_over,
-                                   nullptr, nullptr));
-  ALUDEL_RETURN_IF_ERROR(ScoreTokens(pair, window, handed_over + 1, table, &nats->oracle));
+  ALUDEL_ASSIGN_OR_RETURN(const PairUnderTest::Tables tables, pair.Reserve(tokens));
+  ALUDEL_RETURN_IF_ERROR(RunTokens(pair.consumer(), pair.oracle_pool(), tables.oracle.ids(), window, 0,
+                                   handed_over, nullptr, nullptr));
+  ALUDEL_RETURN_IF_ERROR(ScoreTokens(pair.consumer(), pair.oracle_pool(), window, handed_over + 1,
+                                     tables.oracle, &nats->oracle));
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<EncodedPrompt> encoded, pair.EncodeAll(window, handed_over));
   for (size_t i = 0; i < encoded.size(); ++i) {
     ALUDEL_RETURN_IF_ERROR(
-        pair.Reconstruct(pair.formats()[i], encoded[i].frames, window, handed_over, table).status());
-    ALUDEL_RETURN_IF_ERROR(ScoreTokens(pair, window, handed_over + 1, table, &nats->formats[i]));
+        pair.Reconstruct(pair.formats()[i], encoded[i].frames, window, handed_over, tables.tested).status());
+    ALUDEL_RETURN_IF_ERROR(ScoreTokens(pair.consumer(), pair.tested_pool(), window, handed_over + 1,
+                                       tables.tested, &nats->formats[i]));
   }
   return absl::OkStatus();
 }
