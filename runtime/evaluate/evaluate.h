@@ -87,7 +87,7 @@ struct TextResult {
 };
 
 struct EvaluateReport {
-  std::string producer, consumer, producer_hash, consumer_hash, compute, kv_dtype;
+  std::string producer, consumer, producer_hash, consumer_hash, compute;
   int64_t questions = 0;
   int64_t prompt_tokens = 0;
   int64_t answer_tokens = 0;  // of the oracle, end tokens counted
@@ -101,6 +101,7 @@ struct EvaluateReport {
   std::vector<FormatResult> formats;
   std::vector<Example> examples;       // at most kMaxExamples, those that differ most first
   std::string command, machine, date;  // set by the tool; may be empty
+  std::string kv_dtype;                // of what formats fill
 };
 
 inline constexpr size_t kMaxExamples = 200;
