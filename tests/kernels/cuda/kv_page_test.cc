@@ -17,7 +17,7 @@ void ExpectWidened(const uint8_t (&codes)[8]) {
   std::memcpy(words, codes, sizeof(words));
   const uint4 wide = WidenFp8(words[0], words[1]);
   Bf16 found[8];
-  std::memcpy(found, &wide, sizeof(found));
+  std::memcpy(static_cast<void*>(found), &wide, sizeof(found));
   for (int i = 0; i < 8; ++i) {
     const float value = FromFp8(Fp8{codes[i]});
     if (std::isnan(value)) {

@@ -214,7 +214,7 @@ TEST(HandoffIntoFp8, IsNearLocalPrefill) {
                             {&model, &consumer.pool(), consumer.table().ids(), prompt, kTokens - 1})
                     .ok());
     ASSERT_TRUE(run(kTokens - 1, kTokens, &handed_over).ok());
-    EXPECT_LT(Diverge(own, handed_over).kl, 0.02);
+    EXPECT_LT(Diverge(own, handed_over).kl, 0.05);
   }
 }
 

@@ -150,10 +150,10 @@ TEST(StepCosts, ACacheOfFp8IsReadAndWrittenByHalf) {
       const int64_t bound = Bound(shape, rows, kContext, DType::kFp8);
       EXPECT_GE(now.bytes, bound);
       EXPECT_LE(static_cast<double>(now.bytes), 1.06 * static_cast<double>(bound));
-      ExpectInReadme(absl::StrFormat(
-          "| %s | %d | %.3f | %.3f | %.3f |", shape.name, rows,
-          static_cast<double>(Bound(shape, rows, kContext, DType::kBf16)) / 1e9,
-          static_cast<double>(bound) / 1e9, static_cast<double>(wide.at(rows).bytes - now.bytes) / 1e9));
+      ExpectInReadme(absl::StrFormat("| %s | %d | %.3f | %.3f | %.3f |", shape.name, rows,
+                                     static_cast<double>(Bound(shape, rows, kContext, DType::kBf16)) / 1e9,
+                                     static_cast<double>(bound) / 1e9,
+                                     static_cast<double>(wide.at(rows).bytes - now.bytes) / 1e9));
     }
   }
   CountOnly(false);
