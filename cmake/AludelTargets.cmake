@@ -88,7 +88,12 @@ function(aludel_test_settings name)
   # Of this build: tests of two checkouts at a time use the same names.
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/tmp)
   list(APPEND ARG_ENVIRONMENT TEST_TMPDIR=${PROJECT_BINARY_DIR}/tmp/)
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+  # Servers and their clients want more than one core, and their tests have time bounds.
+  set(processors 1)
+  if(e2e IN_LIST ARG_LABELS)
+    set(processors 2)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" PROCESSORS ${processors}
                        ENVIRONMENT "${ARG_ENVIRONMENT}" ${ARG_UNPARSED_ARGUMENTS})
 endfunction()
 

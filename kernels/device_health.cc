@@ -17,6 +17,7 @@ struct Health {
   std::mutex mutex;  // guards all below
   absl::Status lost;
   SlowProducts slow;
+  TimedProducts timed;
 };
 
 Health& TheHealth() {
@@ -49,6 +50,20 @@ void ReportSlowProduct(std::string shape) {
   const std::lock_guard lock(health.mutex);
   ++health.slow.shapes;
   health.slow.latest = std::move(shape);
+}
+
+TimedProducts ProductsTimed() {
+  Health& health = TheHealth();
+  const std::lock_guard lock(health.mutex);
+  return health.timed;
+}
+
+void ReportTimedProduct(bool improved, double milliseconds) {
+  Health& health = TheHealth();
+  const std::lock_guard lock(health.mutex);
+  ++health.timed.shapes;
+  health.timed.improved += improved;
+  health.timed.milliseconds += milliseconds;
 }
 
 std::optional<int64_t> FreeDeviceMemory(const std::string& name) {

@@ -24,6 +24,15 @@ struct SlowProducts {
 SlowProducts SlowProductsMet();
 void ReportSlowProduct(std::string shape);
 
+// Products whose algorithm was chosen by timing those that the GPU's library offers.
+struct TimedProducts {
+  int64_t shapes = 0;
+  int64_t improved = 0;     // of them, where another than the library's first was kept
+  double milliseconds = 0;  // of the GPU, for all
+};
+TimedProducts ProductsTimed();
+void ReportTimedProduct(bool improved, double milliseconds);
+
 // Bytes that the device `name` has free for allocations, or nothing where its memory is the host's, or cannot be asked.
 std::optional<int64_t> FreeDeviceMemory(const std::string& name);
 

@@ -24,6 +24,12 @@ struct DeviceOptions {
   // Whether a decode step's kernels begin on a GPU of compute capability 9.0 while those in front of them end (programmatic
   // dependent launch): their first weights are then on their way. Off: an H200 took longer with it (tests/gpu/README.md).
   bool dependent_launch = false;
+  // Whether a GPU multiplies 9 to 64 rows of bf16 by our own kernel (kernels/cuda/gemm/batch_gemm.cuh). Off, for comparisons: up to
+  // 16 rows take that of fewer rows, more take cuBLASLt.
+  bool batch_gemm = true;
+  // Whether a GPU times the algorithms that cuBLASLt offers for a product when it first meets its shape, and keeps the fastest. Off:
+  // the one that cuBLASLt names first, which is the same in every process.
+  bool time_algorithms = true;
 };
 
 }  // namespace aludel

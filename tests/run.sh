@@ -70,9 +70,7 @@ fi
 step "Tests"
 log=$build/ctest.log
 failed=false
-# Tests with time bounds want a core for themselves.
-test_jobs=$(($(nproc) / 2 > 0 ? $(nproc) / 2 : 1))
-ctest --test-dir "$build" -R "$filter" --output-on-failure --no-tests=error -j "$test_jobs" | tee "$log" || failed=true
+ctest --test-dir "$build" -R "$filter" --output-on-failure --no-tests=error -j "$(nproc)" | tee "$log" || failed=true
 
 step "Summary"
 grep -E 'tests passed|Total Test time' "$log" || true

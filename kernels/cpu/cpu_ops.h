@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/library_gemm.h"
 #include "kernels/cpu/thread_team.h"
 #include "kernels/cpu/vector/micro_kernels.h"
@@ -63,6 +64,7 @@ class CpuOps final : public Ops {
 
   const cpu::MicroKernels& kernels_;
   cpu::ThreadTeam team_;
+  HostSlabs low_rank_memory_;
   std::unique_ptr<cpu::LibraryGemm> library_;  // or null
 };
 

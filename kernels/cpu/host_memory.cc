@@ -3,12 +3,15 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace aludel {
 namespace {
 
 constexpr size_t kCacheLine = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
+// Of HostSlabs: what a piece that stays keeps from being freed, at most.
+constexpr size_t kSlabBytes = 2 * kHugePage;
 
 size_t RoundUp(size_t bytes, size_t unit) { return std::max<size_t>(1, (bytes + unit - 1) / unit) * unit; }
 
@@ -20,6 +23,22 @@ HostMemory AllocateHostMemory(size_t bytes) {
   HostMemory memory(std::aligned_alloc(kHugePage, rounded));
   if (memory != nullptr) ::madvise(memory.get(), rounded, MADV_HUGEPAGE);  // a wish
   return memory;
+}
+
+std::shared_ptr<void> HostSlabs::Allocate(size_t bytes) {
+  const size_t size = RoundUp(bytes, kCacheLine);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::shared_ptr<void> slab = latest_.lock();
+  if (slab == nullptr || used_ + size > kSlabBytes) {
+    HostMemory memory = AllocateHostMemory(std::max(size, kSlabBytes));
+    if (memory == nullptr) return nullptr;
+    slab = std::move(memory);
+    latest_ = slab;
+    used_ = 0;
+  }
+  void* const piece = static_cast<char*>(slab.get()) + used_;
+  used_ += size;
+  return {std::move(slab), piece};
 }
 
 }  // namespace aludel

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 
 namespace aludel {
 
@@ -15,5 +16,19 @@ using HostMemory = std::unique_ptr<void, FreeHostMemory>;
 // the kernel has them to give: weights are read end to end in every step, and a page walk a page
 // costs bandwidth.
 HostMemory AllocateHostMemory(size_t bytes);
+
+// Pieces smaller than a huge page that are read end to end all the same, one behind the other, as the updates
+// of an adapter: they lie in slabs of two huge pages in the order in which they were asked for. A slab goes with
+// its last piece. Thread-safe; pieces may outlive it.
+class HostSlabs {
+ public:
+  // As AllocateHostMemory.
+  std::shared_ptr<void> Allocate(size_t bytes);
+
+ private:
+  std::mutex mutex_;
+  std::weak_ptr<void> latest_;
+  size_t used_ = 0;  // of the latest
+};
 
 }  // namespace aludel

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -10,14 +11,17 @@
 #include "kernels/cpu/vector/simd.h"
 
 // Two products in a row, both bound by reading A and B where few rows have the same adapter: A is kept by
-// rows and B in panels of outputs, so that each task reads one stream. Every row is summed in the same order
+// rows and B in panels of outputs, so that each task reads one stream, and bf16 is widened without a shuffle: 32
+// numbers are sixteen words, whose low and high halves are two vectors. Every row is summed in the same order
 // however many rows a tile has.
 namespace aludel {
 namespace {
 
 constexpr int64_t kLanes = 16;
-constexpr int64_t kPanel = 64;  // outputs that B's layout keeps together
-constexpr int64_t kVectors = kPanel / kLanes;
+constexpr int64_t kStep = 2 * kLanes;  // numbers that are loaded at a time
+constexpr int64_t kPanel = 64;         // outputs that B's layout keeps together
+constexpr int64_t kSteps = kPanel / kStep;
+constexpr int64_t kAhead = 8 << 10;  // bytes of B's panels that are asked for before they are wanted
 constexpr int kRowTile = 4;
 constexpr int kRankTile = 4;
 // Of one task.
@@ -29,16 +33,31 @@ constexpr int64_t kAloneWork = 1 << 16;
 
 typedef float Floats __attribute__((vector_size(kLanes * sizeof(float))));
 typedef float LooseFloats __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
-typedef uint16_t Halves __attribute__((vector_size(kLanes * sizeof(uint16_t)), aligned(2), may_alias));
 typedef uint32_t Words __attribute__((vector_size(kLanes * sizeof(uint32_t))));
+typedef uint32_t LooseWords __attribute__((vector_size(kLanes * sizeof(uint32_t)), aligned(2), may_alias));
 
-// By reference, because the ABI of vectors differs from clone to clone.
-inline __attribute__((always_inline)) void Load(const float* from, Floats* to) {
-  *to = *reinterpret_cast<const LooseFloats*>(from);
+// kStep numbers as two vectors: of f32 the first and the second half, of bf16 those at even and at odd places. By
+// reference, because the ABI of vectors differs from clone to clone.
+inline __attribute__((always_inline)) void Load(const float* from, Floats (&to)[2]) {
+  to[0] = *reinterpret_cast<const LooseFloats*>(from);
+  to[1] = *reinterpret_cast<const LooseFloats*>(from + kLanes);
 }
-inline __attribute__((always_inline)) void Load(const Bf16* from, Floats* to) {
-  const Words words = __builtin_convertvector(*reinterpret_cast<const Halves*>(from), Words) << 16;
-  *to = __builtin_bit_cast(Floats, words);
+inline __attribute__((always_inline)) void Load(const Bf16* from, Floats (&to)[2]) {
+  const Words words = *reinterpret_cast<const LooseWords*>(from);
+  to[0] = __builtin_bit_cast(Floats, words << 16);
+  to[1] = __builtin_bit_cast(Floats, words & 0xffff0000u);
+}
+// Brings kStep numbers into the L2 cache. A core's own prefetchers stop at the end of a page, which is one row of A; the
+// address may lie beyond the last one.
+template <typename T>
+inline __attribute__((always_inline)) void Prefetch(const T* from) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  for (int64_t i = 0; i < kStep; i += kLine) __builtin_prefetch(from + i, /*rw=*/0, /*locality=*/2);
+}
+// Where a panel keeps output `o` of its own, so that Load gives outputs in order.
+template <typename T>
+constexpr int64_t PlaceOf(int64_t o) {
+  return std::is_same_v<T, Bf16> ? o / kStep * kStep + o % kLanes * 2 + o % kStep / kLanes : o;
 }
 inline __attribute__((always_inline)) float Wide(float value) { return value; }
 inline __attribute__((always_inline)) float Wide(Bf16 value) { return ToFloat(value); }
@@ -58,8 +77,8 @@ struct Part {
 
 class CpuLowRank final : public PackedLowRank {
  public:
-  CpuLowRank(int64_t out, int64_t in, DType dtype, HostMemory numbers, size_t bytes, std::vector<Part> parts,
-             std::vector<float> scales)
+  CpuLowRank(int64_t out, int64_t in, DType dtype, std::shared_ptr<void> numbers, size_t bytes,
+             std::vector<Part> parts, std::vector<float> scales)
       : out_(out),
         in_(in),
         dtype_(dtype),
@@ -81,7 +100,7 @@ class CpuLowRank final : public PackedLowRank {
   const T* a() const {
     return static_cast<const T*>(numbers_.get());
   }
-  // Panel `panel` of a part: [rank][kPanel], zeros behind the last output.
+  // Panel `panel` of a part: [rank][kPanel], each by PlaceOf, zeros for outputs behind the last.
   template <typename T>
   const T* b(const Part& part, int64_t panel) const {
     return a<T>() + rank() * in_ + part.b + panel * part.rank * kPanel;
@@ -90,7 +109,7 @@ class CpuLowRank final : public PackedLowRank {
  private:
   const int64_t out_, in_;
   const DType dtype_;
-  const HostMemory numbers_;
+  const std::shared_ptr<void> numbers_;
   const size_t bytes_;
   const std::vector<Part> parts_;
   const std::vector<float> scales_;
@@ -112,7 +131,7 @@ void Fill(absl::Span<const LowRankPart> parts, const std::vector<Part>& layout, 
   for (size_t p = 0; p < parts.size(); ++p) {
     const Part& part = layout[p];
     for (int64_t o = 0; o < part.outputs; ++o) {
-      T* const to = b + part.b + o / kPanel * part.rank * kPanel + o % kPanel;
+      T* const to = b + part.b + o / kPanel * part.rank * kPanel + PlaceOf<T>(o % kPanel);
       for (int64_t r = 0; r < part.rank; ++r) Store(Element(parts[p].b, o, r), to + r * kPanel);
     }
   }
@@ -134,16 +153,18 @@ template <typename T, int kRows, int kRanks>
 inline __attribute__((always_inline)) void ShrinkTile(const T* const* x, const CpuLowRank& update,
                                                       int64_t first, float* const* sums) {
   const int64_t in = update.in_features();
-  const int64_t whole = in / kLanes * kLanes;
+  const int64_t whole = in / kStep * kStep;
   const T* const a = update.a<T>() + first * in;
   Floats lanes[kRows][kRanks] = {};
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    Floats weights[kRanks];
-    for (int k = 0; k < kRanks; ++k) Load(a + k * in + i, &weights[k]);
+  for (int64_t i = 0; i < whole; i += kStep) {
+    for (int k = 0; k < kRanks; ++k) Prefetch(a + (kRanks + k) * in + i);
+    Floats weights[kRanks][2];
+    for (int k = 0; k < kRanks; ++k) Load(a + k * in + i, weights[k]);
     for (int r = 0; r < kRows; ++r) {
-      Floats inputs;
-      Load(x[r] + i, &inputs);
-      for (int k = 0; k < kRanks; ++k) lanes[r][k] += inputs * weights[k];
+      Floats inputs[2];
+      Load(x[r] + i, inputs);
+      for (int k = 0; k < kRanks; ++k) lanes[r][k] += inputs[0] * weights[k][0];
+      for (int k = 0; k < kRanks; ++k) lanes[r][k] += inputs[1] * weights[k][1];
     }
   }
   for (int r = 0; r < kRows; ++r) {
@@ -169,13 +190,16 @@ inline __attribute__((always_inline)) void ShrinkRows(const T* const* x, const T
 template <typename T, typename Out, int kRows>
 inline __attribute__((always_inline)) void ExpandTile(const float* const* sums, const Part& part,
                                                       const T* panel, int64_t count, Out* const* out) {
-  Floats total[kRows][kVectors] = {};
+  Floats total[kRows][kSteps][2] = {};
   for (int64_t k = 0; k < part.rank; ++k, panel += kPanel) {
-    Floats weights[kVectors];
-    for (int64_t v = 0; v < kVectors; ++v) Load(panel + v * kLanes, &weights[v]);
+    for (int64_t s = 0; s < kSteps; ++s) Prefetch(panel + kAhead / sizeof(T) + s * kStep);
+    Floats weights[kSteps][2];
+    for (int64_t s = 0; s < kSteps; ++s) Load(panel + s * kStep, weights[s]);
     for (int r = 0; r < kRows; ++r) {
       const Floats sum = Floats{} + sums[r][part.rank_begin + k];
-      for (int64_t v = 0; v < kVectors; ++v) total[r][v] += weights[v] * sum;
+      for (int64_t s = 0; s < kSteps; ++s) {
+        for (int half = 0; half < 2; ++half) total[r][s][half] += weights[s][half] * sum;
+      }
     }
   }
   for (int r = 0; r < kRows; ++r) {
@@ -313,7 +337,7 @@ absl::StatusOr<std::unique_ptr<PackedLowRank>> CpuOps::PackLowRank(absl::Span<co
   }
   const size_t numbers = scales.size() * in + b;
   const size_t bytes = numbers * SizeOf(dtype);
-  HostMemory memory = AllocateHostMemory(bytes);
+  std::shared_ptr<void> memory = low_rank_memory_.Allocate(bytes);
   if (memory == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("no memory for updates of rank %d of a %d x %d matrix", scales.size(), out, in));

@@ -99,7 +99,7 @@ absl::Status CudaDevice::Init() {
   if (!stream.ok()) return stream.status();
   default_stream_ = *std::move(stream);
   absl::StatusOr<std::unique_ptr<CudaOps>> ops =
-      CudaOps::Create(this, ordinal_, options_.instructions == kWgmma, default_stream_.get());
+      CudaOps::Create(this, ordinal_, options_, options_.instructions == kWgmma, default_stream_.get());
   if (!ops.ok()) return ops.status();
   ops_ = *std::move(ops);
   return absl::OkStatus();

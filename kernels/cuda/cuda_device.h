@@ -12,8 +12,8 @@
 
 namespace aludel {
 
-// GPU `ordinal` of this process's CUDA runtime as a Device; of `options` it reads `instructions` and
-// `graphs`. InvalidArgument for unknown instructions. FailedPrecondition, with the runtime's reason and the
+// GPU `ordinal` of this process's CUDA runtime as a Device; of `options` it reads what is said there of
+// GPUs. InvalidArgument for unknown instructions. FailedPrecondition, with the runtime's reason and the
 // remedy, where there is no driver, no such GPU, one older than compute capability 8.0, or one without the instructions.
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal, const DeviceOptions& options);
 

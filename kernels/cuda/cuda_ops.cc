@@ -17,14 +17,16 @@ constexpr auto kCopyRows = [](const auto&... args) { return LaunchCopyRows(args.
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(Device* device, int ordinal, bool wgmma,
+absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(Device* device, int ordinal,
+                                                         const DeviceOptions& options, bool wgmma,
                                                          CudaStream* default_stream) {
   int multiprocessors = 0;
   const absl::Status status =
       FromCuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, ordinal),
                absl::StrCat(device->name(), ": count its multiprocessors"));
   if (!status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<GemmEngine>> gemm = GemmEngine::Create(device->name(), multiprocessors);
+  absl::StatusOr<std::unique_ptr<GemmEngine>> gemm =
+      GemmEngine::Create(device->name(), multiprocessors, options);
   if (!gemm.ok()) return gemm.status();
   return std::unique_ptr<CudaOps>(
       new CudaOps(device, ordinal, multiprocessors, wgmma, default_stream, *std::move(gemm)));

@@ -21,7 +21,8 @@ class GemmEngine;
 class CudaOps final : public Ops, public FusedDecode {
  public:
   // `device` owns this; `default_stream` stands for Stream{}. `wgmma`: prefill attention uses it where it can.
-  static absl::StatusOr<std::unique_ptr<CudaOps>> Create(Device* device, int ordinal, bool wgmma,
+  static absl::StatusOr<std::unique_ptr<CudaOps>> Create(Device* device, int ordinal,
+                                                         const DeviceOptions& options, bool wgmma,
                                                          CudaStream* default_stream);
   ~CudaOps() override;
 

@@ -75,6 +75,9 @@ class CudaStream {
   // See DeviceOptions.
   bool dependent_launch() const { return dependent_launch_; }
 
+  // Whether what is enqueued runs: no graph is captured now, and no calls are compared with a graph's.
+  bool runs() { return replay_.pass() == nullptr; }
+
   // Enqueues what `launcher(args..., stream)` does, and collects the cudaError_t that it returns. `what` and
   // `args` say all that it does: where a graph runs in its place, they are compared with the captured ones.
   template <typename Launcher, typename... Args>

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/cuda/attention/attention_args.h"
+#include "kernels/cuda/gemm/batch_index.h"
 #include "kernels/cuda/gemm/low_rank_index.h"
 #include "kernels/cuda/gemm/skinny_index.h"
 #include "kernels/tensor.h"
@@ -53,6 +54,18 @@ template <typename H>
 H AbslHashValue(H h, const SkinnyArgs& args) {
   const auto& [w, w_scales, a, a_scales, a_stride, in, bias, accumulate, out] = args;
   return H::combine(std::move(h), w, w_scales, a, a_scales, a_stride, in, bias, accumulate, out);
+}
+
+template <typename H>
+H AbslHashValue(H h, const BatchCut& cut) {
+  const auto& [tiles, steps, blocks] = cut;
+  return H::combine(std::move(h), tiles, steps, blocks);
+}
+
+template <typename H>
+H AbslHashValue(H h, const BatchArgs& args) {
+  const auto& [w, a, a_stride, in, bias, accumulate, out, cut, pieces, arrived] = args;
+  return H::combine(std::move(h), w, a, a_stride, in, bias, accumulate, out, cut, pieces, arrived);
 }
 
 template <typename H>

@@ -1,5 +1,6 @@
 #include "runtime/bench/adapter_benchmark.h"
 
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,6 +31,27 @@ double Median(std::vector<double> values) {
 
 double Since(std::chrono::steady_clock::time_point begun) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+}
+
+double ProcessorSeconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// Of steps of one kind.
+struct Times {
+  std::vector<double> seconds, processor_seconds;
+
+  StepTime Medians() const { return {Median(seconds), Median(processor_seconds)}; }
+};
+
+// All matrices, the head too; of the embedding a step reads single rows.
+int64_t BytesOfStep(const ModelConfig& config, WeightFormat format) {
+  const int64_t layer =
+      int64_t{config.hidden} * (2 * config.q_dim() + 2 * config.kv_dim() + 3 * int64_t{config.ffn});
+  const int64_t weights = config.layers * layer + int64_t{config.vocab} * config.hidden;
+  return static_cast<int64_t>(static_cast<double>(weights) * BitsPerWeight(format) / 8);
 }
 
 absl::StatusOr<Adapters> MakeAdapters(const AdapterBenchmarkOptions& options, Device* device,
@@ -68,9 +90,9 @@ class Steps {
     return absl::OkStatus();
   }
 
-  // One step of `tokens` tokens at `position` of each of the first `sequences`; its seconds are added to `times`.
+  // One step of `tokens` tokens at `position` of each of the first `sequences`, which is added to `times`.
   absl::Status Run(int64_t sequences, int64_t position, int64_t tokens,
-                   const std::function<const LoraWeights*(int64_t)>& adapter, std::vector<double>* times) {
+                   const std::function<const LoraWeights*(int64_t)>& adapter, Times* times) {
     ids_.resize(tokens, 1);
     std::vector<BatchItem> items(sequences);
     for (int64_t i = 0; i < sequences; ++i) {
@@ -81,8 +103,10 @@ class Steps {
       items[i].adapter = adapter(i);
     }
     const auto begun = std::chrono::steady_clock::now();
+    const double processor_begun = ProcessorSeconds();
     ALUDEL_RETURN_IF_ERROR(model_->Forward(absl::MakeSpan(items), *pool_, &logits_));
-    times->push_back(Since(begun));
+    times->processor_seconds.push_back(ProcessorSeconds() - processor_begun);
+    times->seconds.push_back(Since(begun));
     return absl::OkStatus();
   }
 
@@ -110,6 +134,7 @@ absl::StatusOr<AdapterBenchmark> BenchmarkAdapters(
   AdapterBenchmark result;
   ALUDEL_ASSIGN_OR_RETURN(const Adapters adapters,
                           MakeAdapters(options, device, *model, &result.load_seconds));
+  result.base_bytes = BytesOfStep(model->config(), model->options().weight_format());
   result.adapter_bytes = static_cast<int64_t>(adapters.front()->bytes());
   const int64_t tokens = std::max(options.context + 1, options.prefill);
   const int64_t blocks = options.rows * ((tokens + kBlockTokens - 1) / kBlockTokens);
@@ -117,7 +142,7 @@ absl::StatusOr<AdapterBenchmark> BenchmarkAdapters(
       const auto pool, BlockPool::Create(device, model->MakeKvLayout(blocks, kBlockTokens, options.compute)));
   Steps steps(model.get(), pool.get());
   ALUDEL_RETURN_IF_ERROR(steps.Init(options.rows, tokens));
-  std::vector<double> base, mixed, same, base_prefill, prefill;
+  Times base, mixed, same, base_prefill, prefill;
   const auto none = [](int64_t) -> const LoraWeights* { return nullptr; };
   const auto each = [&](int64_t i) { return adapters[i % options.adapters].get(); };
   const auto first = [&](int64_t) -> const LoraWeights* { return adapters.front().get(); };
@@ -129,11 +154,11 @@ absl::StatusOr<AdapterBenchmark> BenchmarkAdapters(
     ALUDEL_RETURN_IF_ERROR(steps.Run(1, 0, options.prefill, none, &base_prefill));
     ALUDEL_RETURN_IF_ERROR(steps.Run(1, 0, options.prefill, first, &prefill));
   }
-  result.base_seconds = Median(base);
-  result.adapters_seconds = Median(mixed);
-  result.same_seconds = Median(same);
-  result.base_prefill_seconds = Median(base_prefill);
-  result.adapter_prefill_seconds = Median(prefill);
+  result.base = base.Medians();
+  result.adapters = mixed.Medians();
+  result.same = same.Medians();
+  result.base_prefill = base_prefill.Medians();
+  result.adapter_prefill = prefill.Medians();
   return result;
 }
 

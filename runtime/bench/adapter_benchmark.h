@@ -25,14 +25,20 @@ struct AdapterBenchmarkOptions {
 };
 
 // Medians over steps that take turns, so that what else the machine does strikes all alike.
+struct StepTime {
+  double seconds = 0;
+  double processor_seconds = 0;  // of the whole process: what its threads wait for each other counts
+};
+
 struct AdapterBenchmark {
-  double base_seconds = 0;      // rows of the base alone
-  double adapters_seconds = 0;  // the same rows, each of an adapter
-  double same_seconds = 0;      // the same rows, all of one adapter
-  double base_prefill_seconds = 0;
-  double adapter_prefill_seconds = 0;  // the same chunk with one adapter
-  int64_t adapter_bytes = 0;           // of one, on the device
-  double load_seconds = 0;             // of one, from the page cache
+  StepTime base;      // rows of the base alone
+  StepTime adapters;  // the same rows, each of an adapter
+  StepTime same;      // the same rows, all of one adapter
+  StepTime base_prefill;
+  StepTime adapter_prefill;   // the same chunk with one adapter
+  int64_t base_bytes = 0;     // of the base's weights, that a step reads
+  int64_t adapter_bytes = 0;  // of one, on the device
+  double load_seconds = 0;    // of one, from the page cache
 };
 
 // Writes the adapters to a directory of their own among temporary files, and removes it. `progress` hears of steps

@@ -41,6 +41,8 @@ constexpr Shape kShapes[] = {
      false, false},
     {"llama-1b-32k", "LlamaForCausalLM", "llama", 16, 2048, 8192, 32, 8, 64, 32000, 1e4, 0, 4096, 1e-5, false,
      false, false},
+    {"tinyllama-1.1b", "LlamaForCausalLM", "llama", 22, 2048, 5632, 32, 4, 64, 32000, 1e4, 0, 2048, 1e-5,
+     false, false, false},
     {"llama-3b", "LlamaForCausalLM", "llama", 28, 3072, 8192, 24, 8, 128, 128256, 5e5, 32, 131072, 1e-5, true,
      false, false},
     {"llama-8b", "LlamaForCausalLM", "llama", 32, 4096, 14336, 32, 8, 128, 128256, 5e5, 8, 131072, 1e-5,

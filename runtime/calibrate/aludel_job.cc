@@ -258,6 +258,7 @@ absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
   }
   {
     ALUDEL_ASSIGN_OR_RETURN(const PlanInput plan, PlanOfJob(job, inputs, old));
+    job.options.group_layers = GroupLayersOfJob(plan, inputs.work);  // of the plan, too, which sees the job
     ALUDEL_RETURN_IF_ERROR(CheckRoomOfJob(plan, inputs.work));
     if (job.device_flops > 0) {
       PrintPlanOfDevice(plan);

@@ -137,7 +137,8 @@ SchedulerState EngineBlocks::MakeState(const std::vector<Sequence*>& ranked,
           .free_blocks = pool_->free_blocks(),
           .block_tokens = block_tokens_,
           .token_budget = token_budget_,
-          .step = counters_->steps};
+          .step = counters_->steps,
+          .after_long = after_long_};
 }
 
 void EngineBlocks::Attach(Sequence& sequence) {
@@ -174,6 +175,7 @@ std::vector<StepItem> EngineBlocks::Plan(const SequenceMap& sequences) {
   }
   std::vector<SchedulerSequence> entries;
   StepPlan plan = PlanStep(MakeState(ranked, &entries));
+  after_long_ = plan.has_long;
   for (const SequenceId id : plan.preempted) Preempt(*sequences.at(id));
   return std::move(plan.items);
 }

@@ -70,6 +70,7 @@ class EngineBlocks {
   const std::string model_hash_;
   const int block_tokens_;
   int64_t token_budget_;
+  bool after_long_ = false;  // StepPlan::has_long of the last step
   BlockPool* const pool_;
   EngineStats* const counters_;
   const std::unique_ptr<PrefixCache> cache_;  // null: switched off

@@ -1,6 +1,7 @@
 #include "runtime/engine/scheduler.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/container/flat_hash_map.h"
 #include "kernels/check.h"
@@ -9,6 +10,9 @@ namespace aludel {
 namespace {
 
 int64_t KeptForPrompts(int64_t budget) { return std::max<int64_t>(1, budget / 4); }
+
+// What a prompt may lack to go before longer ones.
+int64_t MostOfATail(int64_t budget) { return budget / 8; }
 
 int64_t MostOfAStep(const SchedulerSequence& sequence) {
   const int64_t tokens = std::min(sequence.left, sequence.most_tokens);
@@ -82,6 +86,19 @@ std::vector<bool> ChooseDecodes(absl::Span<const SchedulerSequence> sequences,
   return chosen;
 }
 
+// Tokens of the step for prompts that lack few, before longer ones that came first: at most `most` over all of them.
+std::vector<int64_t> ShareTails(const SchedulerState& state, int64_t most) {
+  std::vector<int64_t> tails(state.sequences.size());
+  for (size_t i = 0; i < tails.size(); ++i) {
+    const SchedulerSequence& sequence = state.sequences[i];
+    if (sequence.decoding || sequence.paused || sequence.spare || sequence.scored) continue;
+    if (sequence.left > std::min({most, sequence.most_tokens, MostOfATail(state.token_budget)})) continue;
+    tails[i] = sequence.left;
+    most -= sequence.left;
+  }
+  return tails;
+}
+
 // Blocks are taken in order of rank, so the sequences that give them up have not been planned yet.
 class StepPlanner {
  public:
@@ -153,13 +170,17 @@ StepPlan StepPlanner::Plan(std::vector<bool>* blocked) {
   const std::vector<bool> runs = ChooseDecodes(state_.sequences, *blocked, chosen);
   int64_t prompt_budget = budget - chosen;
   int64_t scored_budget = kMostScoredTokens;
+  const std::vector<int64_t> tails = ShareTails(state_, prompt_budget / 2);
+  int64_t promised = std::accumulate(tails.begin(), tails.end(), int64_t{0});
+  if (promised > 0 && state_.after_long) prompt_budget = promised;
 
   int64_t decodes_before = 0;
   for (size_t i = 0; i < state_.sequences.size(); ++i) {
     const SchedulerSequence& sequence = state_.sequences[i];
+    promised -= tails[i];
     if (gone_[i]) continue;
     decodes_before += sequence.decoding ? 1 : 0;
-    int64_t tokens = std::min(MostOfAStep(sequence), prompt_budget);
+    int64_t tokens = std::min(MostOfAStep(sequence), prompt_budget - promised);
     if (sequence.scored) tokens = std::min(tokens, scored_budget);
     if (sequence.decoding) tokens = runs[i] ? 1 : 0;
     if (sequence.paused) tokens = 0;
@@ -173,6 +194,7 @@ StepPlan StepPlanner::Plan(std::vector<bool>* blocked) {
     }
     book_.Take(sequence, tokens);
     if (!sequence.decoding) prompt_budget -= tokens;
+    plan_.has_long |= !sequence.decoding && tails[i] == 0;
     if (sequence.scored) scored_budget -= tokens;
     plan_.items.push_back({sequence.id, tokens});
   }
@@ -189,7 +211,12 @@ StepPlan PlanStep(const SchedulerState& state) {
   while (true) {
     const std::vector<bool> before = blocked;
     StepPlan plan = StepPlanner(state).Plan(&blocked);
-    if (blocked == before) return plan;
+    if (blocked != before) continue;
+    if (!plan.items.empty() || !state.after_long) return plan;
+    // Those that the step was for find no block.
+    SchedulerState all = state;
+    all.after_long = false;
+    return PlanStep(all);
   }
 }
 

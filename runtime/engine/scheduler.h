@@ -41,6 +41,7 @@ struct SchedulerState {
   int block_tokens = 16;
   int64_t token_budget = 0;  // of one step
   uint64_t step = 0;         // number of the step to plan
+  bool after_long = false;   // StepPlan::has_long of the last step
 };
 
 struct StepItem {
@@ -51,6 +52,7 @@ struct StepItem {
 struct StepPlan {
   std::vector<uint64_t> preempted;  // to be done first; they give up all blocks but the kept ones
   std::vector<StepItem> items;      // in order of rank
+  bool has_long = false;            // some of them are of prompts that lack many tokens
 };
 
 // Chooses what one forward pass computes, and which sequences give up blocks for it. Pure: the same state
@@ -59,13 +61,15 @@ struct StepPlan {
 // Tokens. Decodes come first, one token each, because clients are reading them; while a prompt waits, a quarter of the
 // budget is reserved for it. Of more decodes than fit, those that have waited longest run: with never more than D, each
 // runs at least once in MostStepsToAToken(D, budget) steps. Prompts get at least a quarter of the budget in every step
-// (every second), in order of rank. Nothing is reserved for spare sequences.
+// (every second). Up to half of what they get goes to those that lack at most an eighth of the budget, so that a prompt whose
+// cache was handed over or found here does not wait behind long ones; the rest in order of rank. Behind a step that had
+// long ones those have the next for themselves: it takes a small part of the time. Nothing is reserved for spare sequences.
 //
 // Blocks. A sequence that needs blocks that are not free takes them from sequences of lower rank, the last
 // first. These compute again what they lose. A sequence starts only when all of it fits beside one more block
 // for every decode that ranks before it, and none starts before a higher one that waits for blocks.
 //
-// No request starves: the first in rank runs whenever its turn comes and is never preempted, so it ends, and
+// No request starves: the first in rank runs whenever its turn comes, at least in every second step, and is never preempted, so it ends, and
 // then the second is first. Rank is fixed when a request comes. P steps of priority let it pass at most
 // P * kPriorityStride earlier ones. So a request of priority p waits for those that came before it, and for
 // at most (p + kMaxPriority) * kPriorityStride (1,024 for p = 0) of those that come later, however many and

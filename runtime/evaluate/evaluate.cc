@@ -19,6 +19,7 @@
 #include "runtime/evaluate/pair_under_test.h"
 #include "runtime/evaluate/questions.h"
 #include "runtime/evaluate/text_perplexity.h"
+#include "runtime/evaluate/upgrade_meter.h"
 #include "runtime/files/json_reader.h"
 #include "runtime/status_macros.h"
 
@@ -90,6 +91,7 @@ class Evaluation {
     for (const FormatUnderTest& format : pair_->formats()) names.push_back(format.name);
     tally_.emplace(std::move(names), job_.seed);
     ppl_.resize(pair_->formats().size());
+    ALUDEL_RETURN_IF_ERROR(CheckUpgrades());
     LeaveOut();
     if (questions_.empty()) {
       return absl::InvalidArgumentError(
@@ -98,6 +100,15 @@ class Evaluation {
     ALUDEL_ASSIGN_OR_RETURN(
         meter_, LayerErrorMeter::Create(pair_->consumer(), pair_->oracle_pool(), pair_->tested_pool()));
     return absl::OkStatus();
+  }
+
+  // What would else be found out after all questions.
+  absl::Status CheckUpgrades() const {
+    if (job_.upgrade_after.empty()) return absl::OkStatus();
+    if (job_.texts.empty()) {
+      return absl::InvalidArgumentError("--upgrade-after is measured on texts: --text names none");
+    }
+    return FindUpgradePairs(*pair_).status();
   }
 
   // Of captured traffic some is at the end of what the model holds; and nothing says what was wanted.
@@ -248,10 +259,18 @@ class Evaluation {
 
   absl::Status ScoreTexts() {
     for (const std::string& file : job_.texts) {
-      ALUDEL_ASSIGN_OR_RETURN(TextNats nats,
-                              ScoreText(*pair_, file, job_.text_windows, job_.window_tokens, progress_));
+      ALUDEL_ASSIGN_OR_RETURN(const auto windows,
+                              CutWindows(*pair_, file, job_.text_windows, job_.window_tokens));
+      ALUDEL_ASSIGN_OR_RETURN(TextNats nats, ScoreText(*pair_, file, windows, progress_));
       texts_.push_back({std::filesystem::path(file).filename().string(), std::exp(Mean(nats.oracle))});
       for (size_t i = 0; i < ppl_.size(); ++i) ppl_[i].push_back(std::exp(Mean(nats.formats[i])));
+      if (job_.upgrade_after.empty()) continue;
+      ALUDEL_ASSIGN_OR_RETURN(std::vector<UpgradeResult> upgrades,
+                              MeasureUpgrades(*pair_, windows, job_.upgrade_after, job_.seed, progress_));
+      for (UpgradeResult& result : upgrades) {
+        result.text = texts_.back().name;
+        upgrades_.push_back(std::move(result));
+      }
     }
     return absl::OkStatus();
   }
@@ -300,6 +319,7 @@ class Evaluation {
     report.kv_dtype = Name(job_.kv_dtype);
     report.questions = static_cast<int64_t>(questions_.size());
     report.texts = texts_;
+    report.upgrades = upgrades_;
     report.examples = MostDifferent();
     const KvLayout layout = pair_->consumer().MakeKvLayout(1, kBlockTokens, DType::kBf16);
     tally_->Fill(static_cast<double>(layout.bytes_per_token()), &report);
@@ -320,6 +340,7 @@ class Evaluation {
   std::vector<Example> examples_;  // of all questions
   std::vector<TextResult> texts_;
   std::vector<std::vector<double>> ppl_;  // [formats][texts]
+  std::vector<UpgradeResult> upgrades_;
 };
 
 }  // namespace

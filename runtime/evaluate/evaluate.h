@@ -30,6 +30,9 @@ struct EvaluateJob {
   int64_t questions = 0;  // 0: all
   int64_t text_windows = 32;
   int64_t window_tokens = 512;
+  // Of every cut NAME@N beside its NAME: tokens of a text that have been read when the other planes come
+  // (upgrade_meter.h). Empty: not measured.
+  std::vector<int64_t> upgrade_after;
   int max_answer_tokens = 24;
   DType compute = DType::kF32;
   std::optional<WeightFormat> weights;  // of both models: int8 or int4, or none
@@ -86,6 +89,26 @@ struct TextResult {
   double oracle_ppl = 0;
 };
 
+// KL(oracle || format) over a text's tokens, where the planes that are missing at first come later.
+struct UpgradeCurve {
+  std::optional<int64_t> after;   // tokens read over the base; none: the upgrade never comes
+  bool again = false;             // these are read once more when it has come
+  std::vector<double> kl;         // [UpgradeResult::spans]
+  std::vector<Interval> kl_ci95;  // of windows
+};
+
+struct UpgradeResult {
+  std::string text;    // of the file
+  std::string format;  // "NAME@N"
+  int64_t windows = 0;
+  // Frame headers included: of what comes first, of what comes later, and of frames that come whole.
+  double base_bytes_per_token = 0;
+  double upgrade_bytes_per_token = 0;
+  double whole_bytes_per_token = 0;
+  std::vector<int64_t> spans;  // their ends; the first begins at 0
+  std::vector<UpgradeCurve> curves;
+};
+
 struct EvaluateReport {
   std::string producer, consumer, producer_hash, consumer_hash, compute;
   int64_t questions = 0;
@@ -99,9 +122,10 @@ struct EvaluateReport {
   double oracle_em = 0;
   std::vector<TextResult> texts;
   std::vector<FormatResult> formats;
-  std::vector<Example> examples;       // at most kMaxExamples, those that differ most first
-  std::string command, machine, date;  // set by the tool; may be empty
-  std::string kv_dtype;                // of what formats fill
+  std::vector<UpgradeResult> upgrades;  // by text, then by format
+  std::vector<Example> examples;        // at most kMaxExamples, those that differ most first
+  std::string command, machine, date;   // set by the tool; may be empty
+  std::string kv_dtype;                 // of what formats fill
 };
 
 inline constexpr size_t kMaxExamples = 200;

@@ -10,9 +10,12 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "runtime/evaluate/evaluate.h"
@@ -60,11 +63,29 @@ std::string Machine(const Device& device) {
                       std::thread::hardware_concurrency(), " threads");
 }
 
+// Rising numbers of tokens that are read before what a window of so many tokens ends with.
+absl::StatusOr<std::vector<int64_t>> ParseUpgradeAfter(const std::string& text, int64_t window_tokens) {
+  std::vector<int64_t> after;
+  for (const absl::string_view word : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    int64_t tokens = 0;
+    if (!absl::SimpleAtoi(word, &tokens) || tokens <= (after.empty() ? 0 : after.back()) ||
+        tokens >= window_tokens / 2) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("--upgrade-after %s: found \"%s\", want rising numbers of tokens, from 1 and below "
+                          "half of --window-tokens, %d",
+                          text, word, window_tokens / 2));
+    }
+    after.push_back(tokens);
+  }
+  return after;
+}
+
 absl::Status Run(int argc, char** argv) {
   EvaluateJob job;
   std::string out;
   int64_t max_answer_tokens = job.max_answer_tokens;
   int64_t seed = 1;
+  std::string upgrade_after;
   MachineFlags machine;
   FlagSet flags(kUsage);
   flags.Add("producer", "DIR", &job.producer, "model of the prefill side: its directory");
@@ -80,6 +101,10 @@ absl::Status Run(int argc, char** argv) {
   flags.Add("questions", "N", &job.questions, "use the first N questions; 0: all");
   flags.Add("text-windows", "N", &job.text_windows, "windows of each text at most");
   flags.Add("window-tokens", "N", &job.window_tokens, "tokens of a window; its first half is handed over");
+  flags.Add("upgrade-after", "LIST", &upgrade_after,
+            "the loss of every cut NAME@N beside its NAME, token by token, where the other planes come after "
+            "so many "
+            "tokens of each --text; comma-separated, e.g. 16,64");
   flags.Add("max-answer-tokens", "N", &max_answer_tokens, "length at which answers are cut");
   flags.Add("max-num-batched-tokens", "N", &job.max_num_batched_tokens,
             "of one prefill step; frames are cut there");
@@ -105,6 +130,7 @@ absl::Status Run(int argc, char** argv) {
         "want --max-answer-tokens, --text-windows and --max-num-batched-tokens above 0 and --window-tokens "
         "at least 4");
   }
+  ALUDEL_ASSIGN_OR_RETURN(job.upgrade_after, ParseUpgradeAfter(upgrade_after, job.window_tokens));
   ALUDEL_ASSIGN_OR_RETURN(job.compute, machine.Compute());
   ALUDEL_ASSIGN_OR_RETURN(job.weights, machine.Weights());
   ALUDEL_ASSIGN_OR_RETURN(job.kv_dtype, machine.KvDtype());

@@ -9,6 +9,9 @@
 namespace aludel {
 namespace {
 
+// Tokens whose logits ForwardEach has in memory at once.
+constexpr int64_t kLogitsTogether = 32;
+
 // Log of the softmax's denominator.
 double LogSumExp(absl::Span<const float> logits) {
   const double top = *std::max_element(logits.begin(), logits.end());
@@ -76,6 +79,28 @@ absl::StatusOr<Answer> AnswerGreedily(Transformer& model, BlockPool& pool, absl:
   ALUDEL_RETURN_IF_ERROR(Continue(model, pool, blocks, prompt.back(), static_cast<int64_t>(prompt.size()) - 1,
                                   max_tokens, &answer));
   return answer;
+}
+
+absl::Status ForwardEach(Transformer& model, BlockPool& pool, absl::Span<const BlockId> blocks,
+                         absl::Span<const int32_t> ids, int64_t begin, int64_t end,
+                         absl::FunctionRef<void(int64_t token, absl::Span<const float> logits)> each) {
+  const auto vocab = static_cast<size_t>(model.config().vocab);
+  std::vector<float> logits;
+  for (int64_t at = begin; at < end;) {
+    // One item per token, because each wants its logits; a layer's keys are all written before it attends.
+    std::vector<BatchItem> items(std::min({kLogitsTogether, model.options().max_rows, end - at}));
+    for (size_t i = 0; i < items.size(); ++i) {
+      items[i].ids = ids.subspan(at + static_cast<int64_t>(i), 1);
+      items[i].position = at + static_cast<int64_t>(i);
+      items[i].blocks = blocks;
+      items[i].wants_logits = true;
+    }
+    ALUDEL_RETURN_IF_ERROR(model.Forward(absl::MakeSpan(items), pool, &logits));
+    for (size_t i = 0; i < items.size(); ++i) {
+      each(at++, absl::MakeConstSpan(logits).subspan(i * vocab, vocab));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Divergence> CompareWithOracle(Transformer& model, BlockPool& pool,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "runtime/kv/block_pool.h"
@@ -23,6 +24,12 @@ struct Answer {
 
 absl::StatusOr<Answer> AnswerGreedily(Transformer& model, BlockPool& pool, absl::Span<const BlockId> blocks,
                                       absl::Span<const int32_t> prompt, int max_tokens);
+
+// Has the model compute tokens [begin, end) of `ids` into `blocks`, which hold those before, and tells `each` the logits
+// behind every one of them, in order.
+absl::Status ForwardEach(Transformer& model, BlockPool& pool, absl::Span<const BlockId> blocks,
+                         absl::Span<const int32_t> ids, int64_t begin, int64_t end,
+                         absl::FunctionRef<void(int64_t token, absl::Span<const float> logits)> each);
 
 // One entry per token of the oracle's answer.
 struct Divergence {

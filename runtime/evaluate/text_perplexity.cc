@@ -11,38 +11,21 @@
 namespace aludel {
 namespace {
 
-// Text tokens whose logits are in memory at once.
-constexpr int64_t kScoredTogether = 32;
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
 // Nats of tokens [begin, end) of `ids`, each after all before it; tokens [0, begin - 1) are in the cache.
 absl::Status ScoreTokens(Transformer& consumer, BlockPool& pool, absl::Span<const int32_t> ids, int64_t begin,
                          const BlockTable& table, std::vector<double>* nats) {
-  const auto end = static_cast<int64_t>(ids.size());
-  const auto vocab = static_cast<size_t>(consumer.config().vocab);
-  std::vector<float> logits;
-  for (int64_t at = begin - 1; at + 1 < end;) {
-    // One item per token, because each wants its logits; a layer's keys are all written before it attends.
-    std::vector<BatchItem> items(std::min({kScoredTogether, consumer.options().max_rows, end - 1 - at}));
-    for (size_t i = 0; i < items.size(); ++i) {
-      items[i].ids = ids.subspan(at + static_cast<int64_t>(i), 1);
-      items[i].position = at + static_cast<int64_t>(i);
-      items[i].blocks = table.ids();
-      items[i].wants_logits = true;
-    }
-    ALUDEL_RETURN_IF_ERROR(consumer.Forward(absl::MakeSpan(items), pool, &logits));
-    for (size_t i = 0; i < items.size(); ++i) {
-      nats->push_back(
-          NegativeLogProbability(absl::MakeConstSpan(logits).subspan(i * vocab, vocab), ids[++at]));
-    }
-  }
-  return absl::OkStatus();
+  return ForwardEach(consumer, pool, table.ids(), ids, begin - 1, static_cast<int64_t>(ids.size()) - 1,
+                     [&](int64_t token, absl::Span<const float> logits) {
+                       nats->push_back(NegativeLogProbability(logits, ids[token + 1]));
+                     });
 }
 
 absl::Status ScoreWindow(PairUnderTest& pair, absl::Span<const int32_t> window, TextNats* nats) {
-  const auto tokens = static_cast<int64_t>(window.size());
-  const int64_t handed_over = tokens / 2 - 1;
-  ALUDEL_ASSIGN_OR_RETURN(const PairUnderTest::Tables tables, pair.Reserve(tokens));
+  const int64_t handed_over = HandedOverOf(window);
+  ALUDEL_ASSIGN_OR_RETURN(const PairUnderTest::Tables tables,
+                          pair.Reserve(static_cast<int64_t>(window.size())));
   ALUDEL_RETURN_IF_ERROR(RunTokens(pair.consumer(), pair.oracle_pool(), tables.oracle.ids(), window, 0,
                                    handed_over, nullptr, nullptr));
   ALUDEL_RETURN_IF_ERROR(ScoreTokens(pair.consumer(), pair.oracle_pool(), window, handed_over + 1,
@@ -59,8 +42,10 @@ absl::Status ScoreWindow(PairUnderTest& pair, absl::Span<const int32_t> window, 
 
 }  // namespace
 
-absl::StatusOr<TextNats> ScoreText(PairUnderTest& pair, const std::string& file, int64_t windows,
-                                   int64_t window_tokens, const EvaluateProgress& progress) {
+int64_t HandedOverOf(absl::Span<const int32_t> window) { return static_cast<int64_t>(window.size()) / 2 - 1; }
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> CutWindows(PairUnderTest& pair, const std::string& file,
+                                                             int64_t windows, int64_t window_tokens) {
   ALUDEL_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxTextBytes));
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                           pair.writer().tokenizer().Encode(text, /*add_special_tokens=*/true));
@@ -70,13 +55,24 @@ absl::StatusOr<TextNats> ScoreText(PairUnderTest& pair, const std::string& file,
     return absl::InvalidArgumentError(
         absl::StrFormat("%s holds %d tokens, want at least one window of %d", file, ids.size(), window));
   }
+  std::vector<std::vector<int32_t>> cut;
+  for (int64_t w = 0; w < count; ++w) {
+    cut.emplace_back(ids.begin() + w * window, ids.begin() + (w + 1) * window);
+  }
+  return cut;
+}
+
+absl::StatusOr<TextNats> ScoreText(PairUnderTest& pair, const std::string& name,
+                                   absl::Span<const std::vector<int32_t>> windows,
+                                   const EvaluateProgress& progress) {
+  const auto count = static_cast<int64_t>(windows.size());
   TextNats nats;
   nats.formats.resize(pair.formats().size());
   for (int64_t w = 0; w < count; ++w) {
-    if (!progress(file, w, count, "")) return absl::CancelledError("evaluation was interrupted");
-    ALUDEL_RETURN_IF_ERROR(ScoreWindow(pair, absl::MakeConstSpan(ids).subspan(w * window, window), &nats));
+    if (!progress(name, w, count, "")) return absl::CancelledError("evaluation was interrupted");
+    ALUDEL_RETURN_IF_ERROR(ScoreWindow(pair, windows[w], &nats));
   }
-  progress(file, count, count, "");
+  progress(name, count, count, "");
   return nats;
 }
 

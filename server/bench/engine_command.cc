@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 
 #include "absl/strings/str_format.h"
@@ -64,20 +65,30 @@ void Print(const EngineBenchmark& result, const EngineBenchmarkOptions& options)
 }
 
 void Print(const AdapterBenchmark& result, const AdapterBenchmarkOptions& options) {
-  const auto line = [](const std::string& name, double seconds, double base) {
-    absl::PrintF("| %s | %.2f | %.3f |\n", name, kMilli * seconds, seconds / base);
+  const auto line = [](const std::string& name, const StepTime& step, const StepTime& base) {
+    absl::PrintF("| %s | %.2f | %.3f | %.2f | %.3f |\n", name, kMilli * step.seconds,
+                 step.seconds / base.seconds, kMilli * step.processor_seconds,
+                 step.processor_seconds / base.processor_seconds);
   };
-  absl::PrintF("| step (median of %d) | ms | over the base's |\n|---|---|---|\n", options.steps);
-  line(absl::StrFormat("%d rows decode, base alone", options.rows), result.base_seconds, result.base_seconds);
+  absl::PrintF(
+      "| step (median of %d) | ms | over the base's | processor ms | over the base's |\n"
+      "|---|---|---|---|---|\n",
+      options.steps);
+  line(absl::StrFormat("%d rows decode, base alone", options.rows), result.base, result.base);
   line(absl::StrFormat("%d rows over %d adapters of rank %d", options.rows, options.adapters, options.rank),
-       result.adapters_seconds, result.base_seconds);
-  line(absl::StrFormat("%d rows of one adapter", options.rows), result.same_seconds, result.base_seconds);
-  line(absl::StrFormat("%d tokens of a prompt, base alone", options.prefill), result.base_prefill_seconds,
-       result.base_prefill_seconds);
-  line(absl::StrFormat("%d tokens of a prompt, one adapter", options.prefill), result.adapter_prefill_seconds,
-       result.base_prefill_seconds);
-  absl::PrintF("\nan adapter: %.1f MB on the device, loaded in %.0f ms\n",
-               static_cast<double>(result.adapter_bytes) / 1e6, kMilli * result.load_seconds);
+       result.adapters, result.base);
+  line(absl::StrFormat("%d rows of one adapter", options.rows), result.same, result.base);
+  line(absl::StrFormat("%d tokens of a prompt, base alone", options.prefill), result.base_prefill,
+       result.base_prefill);
+  line(absl::StrFormat("%d tokens of a prompt, one adapter", options.prefill), result.adapter_prefill,
+       result.base_prefill);
+  const auto megabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e6; };
+  absl::PrintF("\nan adapter: %.1f MB on the device, loaded in %.0f ms\n", megabytes(result.adapter_bytes),
+               kMilli * result.load_seconds);
+  const int64_t read = result.adapter_bytes * std::min(options.adapters, options.rows);
+  absl::PrintF(
+      "weights that a step reads: %.0f MB of the base and %.0f of the adapters, %.3f times the base's\n",
+      megabytes(result.base_bytes), megabytes(read), 1 + megabytes(read) / megabytes(result.base_bytes));
 }
 
 absl::Status MeasureAdapters(AdapterBenchmarkOptions options, const EngineBenchmarkOptions& engine,

@@ -38,6 +38,7 @@ absl::Status DeviceWatch::status() {
 
 void DeviceWatch::Look() {
   const SlowProducts slow = SlowProductsMet();
+  const TimedProducts timed = ProductsTimed();
   if (const absl::Status found = status(); !found.ok()) {
     spdlog::critical("{}; this process ends, another one may find it again", std::string(found.message()));
     return end_();  // the destructor waits for this call: no other is due
@@ -48,6 +49,12 @@ void DeviceWatch::Look() {
         "cuBLASLt has no algorithm for {} shapes of products, the latest {}: a slower kernel computes them",
         slow.shapes, slow.latest);
     slow_products_ = slow.shapes;
+  }
+  if (timed.shapes > timed_products_) {
+    spdlog::info(
+        "cuBLASLt: {} shapes of products timed in {:.0f} ms, another algorithm than its first kept for {}",
+        timed.shapes, timed.milliseconds, timed.improved);
+    timed_products_ = timed.shapes;
   }
   if (!stopping_) next_ = timer_->At(MonotonicNow() + kInterval, [this] { Look(); });
 }

@@ -11,8 +11,8 @@
 namespace aludel {
 
 // Looks once a second at what the process's GPU has met (kernels/device_health.h): products that are slow for want of an
-// algorithm are logged, and a GPU that is lost ends the process, since nothing but another process gets it back. Readiness
-// and peers' health ask status(), which knows at once. Thread-safe.
+// algorithm and products that were timed are logged, and a GPU that is lost ends the process, since nothing but another
+// process gets it back. Readiness and peers' health ask status(), which knows at once. Thread-safe.
 class DeviceWatch {
  public:
   // `end` is called once, on the timer's thread (here where the GPU is lost already), and begins the end of the process: nothing
@@ -31,6 +31,7 @@ class DeviceWatch {
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t slow_products_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t timed_products_ ABSL_GUARDED_BY(mutex_) = 0;
   Timer::Id next_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

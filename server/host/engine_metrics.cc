@@ -46,7 +46,8 @@ void EngineMetrics::Set(const std::string& model, const EngineStats& stats) cons
                                                      {"graph_captured", stats.replays.captured},
                                                      {"graph_replayed", stats.replays.replayed},
                                                      {"graph_changed", stats.replays.changed},
-                                                     {"gemm_without_heuristic", SlowProductsMet().shapes}};
+                                                     {"gemm_without_heuristic", SlowProductsMet().shapes},
+                                                     {"gemm_timed", ProductsTimed().shapes}};
   for (const auto& [event, count] : events) {
     events_.Raise({{"model", model}, {"event", event}}, static_cast<double>(count));
   }

@@ -262,6 +262,11 @@ void PrefixStore::DropFromMemory(Node* node) {
   utility_.Remove(node, MemoryOrder::Now());
   tenants_.RemoveMemory(node);
   order_.erase(node->order);
+  // The queue has it until it is written: what follows it can be stored, and is found.
+  if (node->writing) {
+    node->moving = node->memory;
+    node->moving_planes = node->memory_planes;
+  }
   node->memory = nullptr;
   node->over_quota = false;
   index_.Drop(node);

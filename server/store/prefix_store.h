@@ -142,10 +142,12 @@ class PrefixStore {
   // `at` to its end.
   std::vector<StoredChunk> Find(absl::Span<const int32_t> prompt, absl::Duration max_age, StorePosition* at);
   // Asks the remote for the chunks from `at` on, as Find. `done` is called once, perhaps inside the call, perhaps on
-  // another thread; it may be late, see remote_wait. False: there is none to ask, and `done` is not called.
+  // another thread; it may be late, see remote_wait. What is found by `patience` is looked for. False: there is none to
+  // ask, and `done` is not called.
   bool FindRemote(absl::Span<const int32_t> prompt, absl::Duration max_age, const StorePosition& at,
-                  std::function<void(std::vector<StoredChunk>)> done);
-  // How long FindRemote is worth waiting for: half of Remote::max_wait. The other half is for a remote that falls
+                  std::function<void(std::vector<StoredChunk>)> done,
+                  absl::Duration patience = absl::InfiniteDuration());
+  // How long FindRemote is waited for at most: half of Remote::max_wait. The other half is for a remote that falls
   // silent while a chunk is read.
   absl::Duration remote_wait() const;
   // A look-up or a read at the remote took so long that it is not waited for. As CountLateRead, each kind by itself.
@@ -301,6 +303,8 @@ class PrefixStore {
   std::vector<ChunkEntry> Survivors(const SegmentFile& segment) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetOnDisk(Node* node, const DiskPlace& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropFromDisk(Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Its frames are on disk now, or nowhere but in memory. The node may end.
+  void EndMove(Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Chunks that are being cleared, until the writer has come to that.
   struct Clearing {
     StoreFilter filter;

@@ -166,9 +166,9 @@ void PrefixStore::Write(const DiskWrite& write) {
   const ChunkEntry& entry = write.meta.entry;
   Node* node = index_.Find(entry.key);
   if (node != nullptr) node->writing = false;
-  if (!place.ok()) return;
-  if (IsBeingCleared(entry)) {
-    segments_[place->segment->number()].push_back(entry.key);  // for ForgetOnDisk
+  if (!place.ok() || IsBeingCleared(entry)) {
+    if (place.ok()) segments_[place->segment->number()].push_back(entry.key);  // for ForgetOnDisk
+    if (node != nullptr) EndMove(node);
     return;
   }
   // It may have left the memory while it was written.
@@ -177,6 +177,12 @@ void PrefixStore::Write(const DiskWrite& write) {
   node = index_.Add(entry);
   if (is_new) node->added = MonotonicNow() - std::max(age, absl::ZeroDuration());
   SetOnDisk(node, *place);
+  EndMove(node);
+}
+
+void PrefixStore::EndMove(Node* node) {
+  node->moving = nullptr;
+  index_.Drop(node);
 }
 
 absl::StatusOr<DiskPlace> PrefixStore::Append(const DiskWrite& write) {
@@ -247,8 +253,7 @@ void PrefixStore::Retire(std::shared_ptr<SegmentFile> segment) {
     } else {
       ++stats_.disk.evictions;
     }
-    node->moving = nullptr;
-    index_.Drop(node);
+    EndMove(node);
   }
 }
 

@@ -62,14 +62,16 @@ void PrefixStore::CloseRemote() {
 absl::Duration PrefixStore::remote_wait() const { return options_.remote->max_wait / 2; }
 
 bool PrefixStore::FindRemote(absl::Span<const int32_t> prompt, absl::Duration max_age,
-                             const StorePosition& at, std::function<void(std::vector<StoredChunk>)> done) {
+                             const StorePosition& at, std::function<void(std::vector<StoredChunk>)> done,
+                             absl::Duration patience) {
   if (remote_ == nullptr || max_age <= absl::ZeroDuration() || !remote_->usable()) return false;
   const absl::Time now = MonotonicNow();
   {
     absl::MutexLock lock(&mutex_);
     if (now < no_remote_before_ || at.generation != lookups_) return false;
   }
-  return PostFind(prompt.subspan(at.tokens), at, now + remote_wait(), absl::Now() - max_age,
+  return PostFind(prompt.subspan(at.tokens), at, now + std::min(patience, remote_wait()),
+                  absl::Now() - max_age,
                   [done](std::vector<StoredChunk> chunks, const absl::Status&) { done(std::move(chunks)); });
 }
 

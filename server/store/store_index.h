@@ -58,7 +58,8 @@ class StoreIndex {
 
     DiskPlace disk;
     Order::iterator tenant_disk;  // where it is on disk
-    StoredFrames moving;          // while they are between two segments
+    // While they are between two segments, or wait to be written and memory has dropped them: they are in memory still.
+    StoredFrames moving;
     uint8_t moving_planes = 0;    // of them
     bool writing = false;         // to the disk, or waiting for it
     bool wanted = false;          // found since it lies where it does on disk

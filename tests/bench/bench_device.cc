@@ -18,6 +18,12 @@ namespace {
   std::exit(1);
 }
 
+bool TakeSwitch(BenchFlags& flags, const std::string& name, bool otherwise) {
+  const std::string value = flags.Take(name, otherwise ? "on" : "off");
+  if (value != "on" && value != "off") End(absl::StrCat("--", name, " wants on or off"));
+  return value == "on";
+}
+
 }  // namespace
 
 std::string BenchFlags::Take(const std::string& name, const std::string& otherwise) {
@@ -49,12 +55,10 @@ BenchFlags ParseBenchFlags(int* argc, char** argv) {
   if (!cores.ok()) End(cores.status().ToString());
   flags.device.cores = *cores;
   flags.device.instructions = flags.Take("instructions", "");
-  const std::string graphs = flags.Take("graphs", "on");
-  if (graphs != "on" && graphs != "off") End("--graphs wants on or off");
-  flags.device.graphs = graphs == "on";
-  const std::string early = flags.Take("dependent-launch", "off");
-  if (early != "on" && early != "off") End("--dependent-launch wants on or off");
-  flags.device.dependent_launch = early == "on";
+  flags.device.graphs = TakeSwitch(flags, "graphs", flags.device.graphs);
+  flags.device.dependent_launch = TakeSwitch(flags, "dependent-launch", flags.device.dependent_launch);
+  flags.device.batch_gemm = TakeSwitch(flags, "batch-gemm", flags.device.batch_gemm);
+  flags.device.time_algorithms = TakeSwitch(flags, "time-algorithms", flags.device.time_algorithms);
   return flags;
 }
 

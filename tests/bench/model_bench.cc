@@ -1,8 +1,8 @@
 // A whole model's prefill and decode against what the machine allows, measured in the same run:
 //
 //   build/release/bin/model_bench --model=DIR [--device=cpu|cuda:0] [--threads=2] [--cores=0,1]
-//       [--graphs=on|off] [--dependent-launch=off|on] [--weights=int8] [--chunk=1024] [--prefill=128,512,1024] [--decode=1:64,8:512]
-//       [Google Benchmark's flags]
+//       [--graphs=on|off] [--dependent-launch=off|on] [--batch-gemm=on|off] [--time-algorithms=on|off] [--weights=int8]
+//       [--chunk=1024] [--prefill=128,512,1024] [--decode=1:64,8:512] [Google Benchmark's flags]
 //
 // Prefill of so many tokens, `chunk` at a time: floating-point operations of the matrix products alone over
 // those that the library does in the same time (`of_gemm`, see bounds.h). Decode of batch:context: bytes of
@@ -204,7 +204,8 @@ int main(int argc, char** argv) {
     std::fprintf(
         stderr,
         "usage: model_bench --model=DIR [--device=NAME] [--threads=N] [--cores=LIST] [--graphs=on|off] "
-        "[--dependent-launch=off|on] [--compute=bf16|f32] [--weights=int8|int4] [--chunk=N] "
+        "[--dependent-launch=off|on] [--batch-gemm=on|off] [--time-algorithms=on|off] [--compute=bf16|f32] "
+        "[--weights=int8|int4] [--chunk=N] "
         "[--prefill=TOKENS,...] "
         "[--decode=BATCH:CONTEXT,...] "
         "[--benchmark_...]\n");

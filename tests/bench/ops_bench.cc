@@ -1,7 +1,7 @@
 // The operations of a forward pass at a model's sizes against what the machine allows in the same run:
 //
 //   build/release/bin/ops_bench [--device=cpu|cuda:0] [--threads=2] [--instructions=wgmma] [--shape=1b|8b]
-//       [--benchmark_filter=...]
+//       [--batch-gemm=on|off] [--time-algorithms=on|off] [--benchmark_filter=...]
 //
 // `of_gemm`: the rate of the library's matrix product, oneDNN's on the same matrices or the card's best
 // (bounds.h). `of_bandwidth`: bytes that must be read and written (weights, pages, activations) over what the
@@ -223,7 +223,7 @@ void Register(const Bench& bench) {
   const bool card = bench.device->name() != "cpu";
   const int64_t kv = int64_t{2} * shape.kv_heads * shape.head_dim;
   const std::vector<int64_t> row_counts =
-      card ? std::vector<int64_t>{1, 16, 1024, 4096} : std::vector<int64_t>{1, 8, 64, 512, 1024};
+      card ? std::vector<int64_t>{1, 16, 32, 64, 1024, 4096} : std::vector<int64_t>{1, 8, 64, 512, 1024};
   struct Matrix {
     int64_t out, in;
   };
@@ -270,7 +270,7 @@ int Main(int argc, char** argv) {
   if (!flags.others.empty()) {
     std::fprintf(stderr,
                  "usage: ops_bench [--device=NAME] [--threads=N] [--cores=LIST] [--instructions=NAME] "
-                 "[--shape=1b|8b] [--benchmark_...]\n");
+                 "[--shape=1b|8b] [--batch-gemm=on|off] [--time-algorithms=on|off] [--benchmark_...]\n");
     return 1;
   }
   Register(bench);

@@ -8,6 +8,7 @@ fixed one, in each hour, and do the links carry no more than they may?
     site_day.py --bin build/release/bin --model /tmp/small --json day.json
 
 The second is what the figures want: of the demo's model a prompt is computed in the time that processes take to speak of it.
+On two cores give --sites east: each site computes on one core, and two of them on the same one delay each other as no sites do.
 It takes 80 minutes, or one choice at a time whenever there is time: what was played is in a file, by parts, and what is missing is
 played when the command is given again.
 
@@ -65,7 +66,7 @@ RUN = 5  # consecutive requests that a resampling keeps together
 RESAMPLINGS = 1000
 PLANNER = "planner"
 # What makes a day: what was played with others is not of it.
-DAY_OPTIONS = ("model", "codec", "format", "scale", "parts", "median_tokens", "peak", "carry", "seed")
+DAY_OPTIONS = ("model", "codec", "format", "scale", "parts", "median_tokens", "peak", "sites", "limits", "carry", "seed")
 
 
 @dataclass
@@ -382,13 +383,18 @@ def play_day(options: argparse.Namespace, folder: Path, runs: Runs, pair: Pair, 
             fleet.stop()
 
 
+def numbers(text: str) -> List[float]:
+    return [float(number) for number in text.split(",")]
+
+
 def make_world(options: argparse.Namespace, measured: Measured) -> Tuple[List[Arrival], float, Dict[str, Site]]:
     """The day, how long it is played, and links with their limits."""
     seconds = DAY_S * options.scale
     peak = options.peak * measured.tokens_per_second
-    limits = {name: int(share * peak * measured.bytes_per_token) for name, share in (("east", .3), ("west", .15))}
-    speeds = zip(("east", "west"), map(float, options.carry.split(",")))
-    carries = {name: int(share * measured.tokens_per_second * measured.bytes_per_token) for name, share in speeds}
+    names = options.sites.split(",")
+    limits = {name: int(share * peak * measured.bytes_per_token) for name, share in zip(names, numbers(options.limits))}
+    carries = {name: int(share * measured.tokens_per_second * measured.bytes_per_token)
+               for name, share in zip(names, numbers(options.carry))}
     day = make_day(seconds, peak, options.median_tokens, options.seed)
     check(len(day) > 0, "no request in that time: want a larger --scale or --peak")
     print(f"{measured.tokens_per_second:.0f} tokens/s prefilled here, {measured.bytes_per_token:.0f} bytes/token; links of "
@@ -454,6 +460,8 @@ def main() -> int:
     parser.add_argument("--median-tokens", type=float, default=200)
     parser.add_argument("--peak", type=float, default=0.7, help="tokens asked for at noon, of those that local prefill computes")
     parser.add_argument("--teach", type=int, default=20, help="requests to the planner before the day")
+    parser.add_argument("--sites", default="east,west", help="beside this one; with fewer cores than sites they share what they compute on")
+    parser.add_argument("--limits", default=".3,.15", help="of the links, shares of the bytes that all prompts would take at noon")
     parser.add_argument("--carry", default="2,1",
                         help="of the links, times what local prefill computes: with 2,1 frames take half as long, and as long")
     parser.add_argument("--within", type=float, default=1.05)

@@ -2,14 +2,15 @@
 a gateway with the demo pair on this machine.
 
     slow_remote.py overlap --bin build/release/bin [--rates 20e6,50e6]
-    slow_remote.py hang --bin build/release/bin [--requests 200]
+    slow_remote.py hang --bin build/release/bin [--hangs 16] [--requests 8]
 
 overlap: the beginnings of prompts are at the remote, behind a link of so many bytes a second; what follows is new. The time of a run on
 the prefill server, from its request to its last frame, and the time to the first token. Two folders of binaries (--bin A --bin B) take turns.
 
-hang: each request is new. In turn it meets a remote that has just stopped answering (SIGSTOP) and a server that has none: the quantiles of
-both times to the first token, and of what the first took longer than the second, pair by pair; beside that, what a second request without a
-remote took longer than the first, which is the machine's own doing.
+hang: a remote stops answering (SIGSTOP) again and again. Each time the first request meets a remote that has just stopped, the others one
+that is known to hang; each request is new, and is asked in turn of a server without a remote, too: the quantiles of both times to the first
+token, and of what the first took longer than the second, pair by pair. Beside that, what a second request without a remote took longer than
+the first, which is the machine's own doing. The server tries a remote that has hung several times only every 5 s, which this waits for.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, List, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
 from chaos_fleet import Server, ask  # noqa: E402
@@ -231,7 +232,16 @@ def overlap(options: argparse.Namespace) -> int:
 def quantiles(values: List[float]) -> str:
     ordered = sorted(1000 * value for value in values)
     at = lambda share: ordered[min(len(ordered) - 1, int(share * len(ordered)))]  # noqa: E731
-    return f"p50 {at(.5):.1f}, p90 {at(.9):.1f}, p99 {at(.99):.1f}, most {ordered[-1]:.1f}"
+    return f"{len(ordered):5} | p50 {at(.5):6.1f} | p90 {at(.9):6.1f} | p99 {at(.99):6.1f} | most {ordered[-1]:6.1f}"
+
+
+def pair(number: int, hanging: Fleet, none: Fleet, text: str) -> Tuple[float, float]:
+    """Times to the first token with the remote and without, which take turns in being first."""
+    if number % 2:
+        plain = none.ask(text)["ttft"]
+        return hanging.ask(text)["ttft"], plain
+    took = hanging.ask(text)["ttft"]
+    return took, none.ask(text)["ttft"]
 
 
 def hang(options: argparse.Namespace) -> int:
@@ -247,32 +257,22 @@ def hang(options: argparse.Namespace) -> int:
             for fleet in fleets:
                 for _ in range(5):
                     fleet.ask(words(draw, options.new_words))
-            times: Dict[str, List[float]] = {"hanging": [], "none": [], "none again": [], "next": []}
-            for number in range(options.requests):
+            pairs: Dict[str, List[Tuple[float, float]]] = {"meets a hang": [], "after it": [], "no remote, twice": []}
+            for hangs in range(options.hangs):
                 hanging.wait_metric('aludel_store_open{tier="remote"', 1)
                 hanging.wait_metric("aludel_store_remote_queued_bytes", 0)
-                texts = [words(draw, options.new_words) for _ in range(3)]
-
-                def meet() -> None:
-                    redis.freeze()
-                    times["hanging"].append(hanging.ask(texts[0])["ttft"])
-                    times["next"].append(hanging.ask(texts[1])["ttft"])  # asks no remote any more
-                    redis.thaw()
-
-                def plain() -> None:
-                    times["none"].append(none.ask(texts[0])["ttft"])
-
-                for step in (meet, plain) if number % 2 else (plain, meet):
-                    step()
-                times["none again"].append(none.ask(texts[2])["ttft"])
-            added = [a - b for a, b in zip(times["hanging"], times["none"])]
-            noise = [a - b for a, b in zip(times["none again"], times["none"])]
-            print(f"{options.requests} pairs of requests, max_wait_ms {options.max_wait_ms}; time to the first token, ms")
-            print(f"no remote:                {quantiles(times['none'])}")
-            print(f"a remote that just hangs: {quantiles(times['hanging'])}")
-            print(f"the next request:         {quantiles(times['next'])}")
-            print(f"added, pair by pair:      {quantiles(added)}")
-            print(f"two without a remote:     {quantiles(noise)}")
+                redis.freeze()
+                for number in range(options.requests):
+                    what = "after it" if number else "meets a hang"
+                    pairs[what].append(pair(hangs + number, hanging, none, words(draw, options.new_words)))
+                    pairs["no remote, twice"].append(pair(0, none, none, words(draw, options.new_words)))
+                redis.thaw()
+            print(f"{options.hangs} hangs, {options.requests} requests to each, max_wait_ms {options.max_wait_ms}; "
+                  "ms to the first token, and what the first of a pair took longer than the second")
+            for what, both in pairs.items():
+                print(f"{what:16} | the first  | {quantiles([first for first, _ in both])}")
+                print(f"{what:16} | the second | {quantiles([second for _, second in both])}")
+                print(f"{what:16} | longer by  | {quantiles([first - second for first, second in both])}", flush=True)
             late, errors = (hanging.metric(f'aludel_store_remote_failures_total{{reason="{reason}"') for reason in ("late", "error"))
             print(f"found silent: {errors:.0f}, late: {late:.0f}")
         finally:
@@ -287,7 +287,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("what", choices=("overlap", "hang"))
     parser.add_argument("--bin", type=Path, action="append", required=True, help="folder of the server binaries")
-    parser.add_argument("--requests", type=int, default=10, help="of a round, or pairs")
+    parser.add_argument("--requests", type=int, default=8, help="of a round, or to a remote that hangs")
+    parser.add_argument("--hangs", type=int, default=16, help="hang: how often the remote stops")
     parser.add_argument("--rounds", type=int, default=2, help="overlap: of each rate and folder, which take turns")
     parser.add_argument("--rates", default="20e6,50e6", help="overlap: bytes a second from the remote")
     parser.add_argument("--stored-words", type=int, default=330, help="overlap: that the remote has of a prompt")

@@ -1,42 +1,46 @@
 """What is placement in the prefix store worth on real servers, and what of it is left after a restart? Plays a slice
 of a trace to a gateway, a decode server that keeps nothing and a prefill server whose store has little memory and a
-disk, or none (--disk 0), under each placement: the time to the first token, and the share of prompt tokens that each
-tier had, for each half of the slice.
+disk, or none (--disk 0), under each placement: the share of prompt tokens that each tier had, for the first half of the
+slice, the second, and the first again, and the time to the first token.
 
     store_replay.py --bin build/release/bin --trace conversations.jsonl [--memory 4e6,16e6] [--disk 0,256e6]
 
-Each is played twice: once as it is, and once with every server stopped and started again in the middle. What a
-restart costs is the second half of the one beside that of the other: the halves themselves differ, as conversations
-grow. Both runs pause there.
+Each is played twice: once as it is, and once with every server stopped and started again before each of the latter two.
+What a restart costs is a part of the one beside that of the other: the parts themselves differ, as conversations
+grow. Both runs wait there until all is written.
+
+One client asks, one request after another (--clients 1): then the steps of the engine, and so the stored chunks, are the
+same in both, and nothing depends on how fast the machine is. With several, prompts share steps and wait for one another,
+and two runs of the same differ.
 
 Each request asks for one of --formats, drawn once and for all, so that every placement is asked for the same codes
 and the answers have the same loss. One that asks for the first alone is "LRU with one format". The demo's artifact is
-repacked into embedded codes first. Four processes run on this machine: want two idle cores where the times are to
-mean something; what is found does not depend on them, but for requests that come while others compute the same.
+repacked into embedded codes first.
 """
 
 import argparse
 import itertools
-import json
 import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, Iterator, List
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
-from chaos_fleet import Server  # noqa: E402
-from routing_goodput import MAX_TOKENS, trace_slice  # noqa: E402
+from chaos_fleet import Server, ask  # noqa: E402
+from routing_goodput import TRACE_BLOCK, trace_slice  # noqa: E402
 from stack import ROOT, free_ports  # noqa: E402
 
 READY = re.compile(r'^aludel_prefill_target_state\{[^}]*state="ready"[^}]*\} 1$', re.MULTILINE)
 QUEUED = re.compile(r"^aludel_store_queued_bytes (\S+)$", re.MULTILINE)
 HIT_TOKENS = re.compile(r'^aludel_store_hit_tokens_total\{[^}]*tier="(\w+)"[^}]*\} (\S+)$', re.MULTILINE)
-CUTS = re.compile(r"^aludel_store_cuts_total(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
+FAILURES = re.compile(r'^aludel_store_(?:failures|memory_rejects)_total\{[^}]*reason="(\w+)"[^}]*\} (\S+)$', re.MULTILINE)
+EVICTIONS = re.compile(r'^aludel_store_evictions_total\{[^}]*tier="disk"[^}]*\} (\S+)$', re.MULTILINE)
 
 
 def repack(binaries: Path, folder: Path) -> Path:
@@ -99,47 +103,61 @@ models {{ name: "chat" directory: "deploy/demo/chat" decode_targets: "127.0.0.1:
             time.sleep(0.05)
 
     def found(self) -> Dict[str, float]:
-        """Tokens by tier, and cuts, since the server's start."""
-        text = self.prefill.get("/metrics") or ""
-        counts: Dict[str, float] = {"cuts": sum(float(value) for value in CUTS.findall(text))}
-        for tier, value in HIT_TOKENS.findall(text):
+        """Tokens by tier since the server's start."""
+        counts: Dict[str, float] = {}
+        for tier, value in HIT_TOKENS.findall(self.prefill.get("/metrics") or ""):
             counts[tier] = counts.get(tier, 0) + float(value)
         return counts
 
+    def failures(self) -> str:
+        """What could not be kept, written or read since the server's start, and what the disk dropped."""
+        text = self.prefill.get("/metrics") or ""
+        counts = [f"{reason} {value}" for reason, value in FAILURES.findall(text) if float(value) > 0]
+        dropped = sum(float(value) for value in EVICTIONS.findall(text))
+        return ", ".join(counts + ([f"{dropped:.0f} dropped from disk"] if dropped else [])) or "none"
 
-def play(fleet: Fleet, binaries: Path, folder: Path, requests: List[Dict], options: argparse.Namespace) -> Dict:
-    """A client for each format. The trace begins with the first of the requests, whose formats are in "format"."""
+
+def prompt_of(request: Dict, block_tokens: int) -> List[int]:
+    """Token ids: the same of the same block."""
+    tokens: List[int] = []
+    left = request["input_length"]
+    for block in request["hash_ids"]:
+        draw = random.Random(block)
+        length = min(left, TRACE_BLOCK) * block_tokens // TRACE_BLOCK
+        tokens += [draw.randrange(100, 400) for _ in range(max(1, length))]
+        left -= TRACE_BLOCK
+    return tokens
+
+
+def play(fleet: Fleet, requests: List[Dict], options: argparse.Namespace) -> Dict:
     before = fleet.found()
-    first = requests[0]["timestamp"]
-    formats = options.formats.split(",")
-    asked: Dict[str, List[Dict]] = {name: [] for name in formats}
-    for request in requests:
-        asked[request["format"]].append({**request, "timestamp": request["timestamp"] - first})
-    clients = []
-    for number, name in enumerate(formats):
-        trace = folder / f"trace-{number}.jsonl"
-        trace.write_text("".join(json.dumps(request) + "\n" for request in asked[name]))
-        clients.append(subprocess.Popen(
-            [str(binaries / "aludel-bench"), "serve", "--url", f"http://127.0.0.1:{fleet.port}", "--model", "chat", "--trace",
-             str(trace), "--block-tokens", str(options.block_tokens), "--tokenizer", "deploy/demo/chat", "--speed",
-             str(options.speed), "--max-tokens", str(MAX_TOKENS), "--format", name, "--json", str(folder / f"load-{number}.json")],
-            cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-    try:
-        for client in clients:
-            if client.wait() != 0:
-                raise RuntimeError("aludel-bench serve failed")
-    finally:
-        for client in clients:
-            client.kill()
-    reports = [json.loads((folder / f"load-{number}.json").read_text()) for number in range(len(formats))]
-    done = [report for report in reports if report["completed"]]
-    answered = sum(report["completed"] for report in done)
-    tokens = sum(report["completed"] * report["mean_tokens"]["prompt"] for report in done)
+    turns: Iterator[Dict] = iter(requests)
+    lock = threading.Lock()
+    times: List[float] = []
+    tokens: List[int] = []
+
+    def client() -> None:
+        while True:
+            with lock:
+                request = next(turns, None)
+            if request is None:
+                return
+            prompt = prompt_of(request, options.block_tokens)
+            body = {"model": "chat", "prompt": prompt, "temperature": 0, "max_tokens": 1, "ignore_eos": True,
+                    "aludel": {"format": request["format"], "timeout_ms": 60000}}
+            status, answer = ask(fleet.port, body, 70)
+            if status == 200 and answer["aludel"]["plan"] == "remote":
+                times.append(answer["aludel"]["ttft"])
+                tokens.append(len(prompt))
+
+    clients = [threading.Thread(target=client) for _ in range(options.clients)]
+    for one in clients:
+        one.start()
+    for one in clients:
+        one.join()
     counts = {name: count - before.get(name, 0) for name, count in fleet.found().items()}
-    cuts = counts.pop("cuts")
-    return {"answered": answered, "hits": {tier: count / tokens for tier, count in counts.items()}, "cuts": cuts,
-            "mean": sum(report["completed"] * report["ttft_ms"]["mean"] for report in done) / answered,
-            "p90": max(report["ttft_ms"]["p90"] for report in done)}
+    return {"answered": len(times), "hits": {tier: count / sum(tokens) for tier, count in counts.items()},
+            "mean": 1000 * sum(times) / len(times)}
 
 
 def shares(row: Dict) -> str:
@@ -155,7 +173,7 @@ def main() -> int:
     parser.add_argument("--slice", type=int, default=300, help="requests of the trace")
     parser.add_argument("--block-tokens", type=int, default=32, help="that a block of 512 of the trace becomes")
     parser.add_argument("--chunk-tokens", type=int, default=64, help="of one step, and so of a stored chunk at most")
-    parser.add_argument("--speed", type=float, default=2, help="plays the trace so many times as fast")
+    parser.add_argument("--clients", type=int, default=1, help="that ask at once")
     parser.add_argument("--formats", default="aludel-p0,aludel-p0@3,aludel-p0@1", help="asked for equally often; @N: its first N planes")
     parser.add_argument("--placements", default="lru,utility")
     parser.add_argument("--memory", default="4e6,16e6", help="bytes of the store, each tried")
@@ -169,8 +187,8 @@ def main() -> int:
                 for request in trace_slice(options.trace, options.slice, options.block_tokens)]
     halves = [requests[: len(requests) // 2], requests[len(requests) // 2:]]
     print(f"{len(requests)} requests in {options.formats}; found, % of tokens, in all and by tier")
-    print("memory, MB | disk, MB | placement | restart | first half | second half | "
-          "mean time to the first token there, ms | cut chunks | answered")
+    print("memory, MB | disk, MB | placement | restarts | first half | second half | first half again | "
+          "mean time to the first token there, ms | answered | failures")
     with tempfile.TemporaryDirectory(prefix="aludel-replay-") as name:
         artifact = repack(binaries, Path(name))
         for memory, disk, placement, restart in itertools.product(
@@ -179,18 +197,22 @@ def main() -> int:
             folder.mkdir()
             fleet = Fleet(binaries, folder, artifact, formats, placement, int(float(memory)), int(float(disk)),
                           options.chunk_tokens)
+            rows: List[Dict] = []
+            failures: List[str] = []
             try:
                 fleet.start()
-                rows = [play(fleet, binaries, folder, halves[0], options)]
-                fleet.pause(restart)
-                rows.append(play(fleet, binaries, folder, halves[1], options))
+                for part in (halves[0], halves[1], halves[0]):
+                    if rows:
+                        fleet.pause(restart)
+                    rows.append(play(fleet, part, options))
+                    failures.append(fleet.failures())
             finally:
                 fleet.stop()
-            again = "yes" if restart else "no"
-            cuts, answered = (sum(row[what] for row in rows) for what in ("cuts", "answered"))
-            print(f"{float(memory) / 1e6:10.1f} | {float(disk) / 1e6:8.0f} | {placement:9} | {again:7} | "
-                  f"{shares(rows[0])} | {shares(rows[1])} | {rows[1]['mean']:8.1f} | {cuts:6.0f} | "
-                  f"{answered} of {len(requests)}", flush=True)
+            answered = sum(row["answered"] for row in rows)
+            asked = len(requests) + len(halves[0])
+            print(f"{float(memory) / 1e6:10.1f} | {float(disk) / 1e6:8.0f} | {placement:9} | {'two' if restart else 'none':8} | "
+                  f"{' | '.join(shares(row) for row in rows)} | {rows[2]['mean']:8.1f} | {answered} of {asked} | "
+                  f"{'; '.join(failures) if restart else failures[-1]}", flush=True)
     return 0
 
 

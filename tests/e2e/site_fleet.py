@@ -2,6 +2,7 @@
 pair) of which the decode server may take a part; on demand with TLS between all servers. For tests that are in a network
 namespace of their own (link_test.inside)."""
 
+import os
 import re
 import subprocess
 from dataclasses import dataclass
@@ -42,7 +43,8 @@ def make_certificate(folder: Path, addresses: List[str]) -> str:
 
 
 class SiteFleet:
-    """`number` tells fleets of one network namespace apart; `decode` is more for the decode server's configuration."""
+    """`number` tells fleets of one network namespace apart; `decode` is more for the decode server's configuration. Sites compute
+    on a core of their own where this machine has two, so that what one computes delays nothing here."""
 
     def __init__(self, binaries: Path, folder: Path, sites: Dict[str, Site], pair: Pair = Pair(), decode: str = "",
                  encrypted: bool = False, number: int = 0) -> None:
@@ -56,6 +58,8 @@ class SiteFleet:
         self.decode_port, decode_admin, self.data_port, self.port = ports[:4]
         self.prefills: List[Server] = []
         targets, limits = "", ""
+        here, *others = sorted(os.sched_getaffinity(0))
+        there = others[0] if others else here
         for i, (name, link) in enumerate(self.links.items()):
             if sites[name].carries is not None:
                 link.cap(sites[name].carries)
@@ -66,13 +70,13 @@ class SiteFleet:
             targets += f' prefill_targets: "{link.far}:{port}"'
             self.prefills.append(FarServer(link, f"prefill-{name}", binaries / "aludel-prefill", f"""
 listen: "{link.far}:{port}" admin_listen: "127.0.0.1:{admin}" site: "{name}" {tls}
-engine {{ directory: "{pair.producer}" threads: 1 {pair.engine} }} codec {{ {pair.codec} }}
+engine {{ directory: "{pair.producer}" cores: "{there}" {pair.engine} }} codec {{ {pair.codec} }}
 receiver_addresses: "0.0.0.0/0" store {{ memory_bytes: 0 }}
 """, folder, admin))
         near = next(iter(self.links.values())).near
         self.decode = Server("decode", binaries / "aludel-decode", f"""
 listen: "127.0.0.1:{self.decode_port}" admin_listen: "127.0.0.1:{decode_admin}" served_model_name: "demo" {tls}
-engine {{ directory: "{pair.consumer}" threads: 1 prefix_cache: false {pair.engine} }} codec {{ {pair.codec} }}
+engine {{ directory: "{pair.consumer}" cores: "{here}" prefix_cache: false {pair.engine} }} codec {{ {pair.codec} }}
 transport {{ listen: "{near}:{self.data_port}" }} {targets}
 {limits}
 probe_interval_ms: 200

@@ -1,4 +1,4 @@
-// artifact.json. What is accepted names only plain files of its own directory.
+// artifact.json. What is accepted names only plain files of its own directory, and has layers or groups of them.
 #include <cstdint>
 #include <cstdlib>
 
@@ -20,7 +20,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   for (const ArtifactFormat& format : manifest->formats) {
     CheckName(format.encoder);
     for (const ArtifactDecoder& decoder : format.decoders) CheckName(decoder.file);
-    if (format.layers.empty()) std::abort();
+    const bool scd = format.kind == ArtifactKind::kScd;
+    if (scd ? format.layers.empty() : format.aludel.groups.empty()) std::abort();
   }
   for (const ArtifactControl& control : manifest->controls) {
     for (const ArtifactDecoder& decoder : control.decoders) CheckName(decoder.file);

@@ -1,13 +1,21 @@
 // Frames of every payload kind, one handoff after another, into decoders of a tiny model. The checksum is
 // taken as passed: what a decoder accepts must leave the process alive, and its pages finite where codes are.
+//   build/fuzz/bin/decoder_fuzz NEW_CORPUS tests/fuzz/seeds/decoder -max_total_time=600 [--codec=lossless]
+// --codec: that one alone, whatever byte 0 says; an unknown name lists all.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "kernels/open_device.h"
+#include "runtime/codec/aludel/embedded_coder.h"
+#include "runtime/codec/aludel/plane_upgrades.h"
 #include "runtime/codec/aludel/reconstruct.h"
 #include "runtime/codec/codec.h"
 #include "runtime/codec/handoff.h"
@@ -20,6 +28,7 @@ namespace {
 using namespace aludel;
 
 constexpr int64_t kTokens = 24;
+constexpr int kPlanes = 4;  // of embedded codes
 constexpr char kModel[] = "tests/runtime/model/golden/tiny/llama_tied";
 
 HostMatrix Small(int64_t rows, int64_t cols) {
@@ -42,8 +51,8 @@ ScdDecoderWeights ScdWeights(const ModelConfig& config) {
   return layers;
 }
 
-std::unique_ptr<DecoderFactory> Aludel(LatentPacking packing, int recomputed_layers, const Transformer& model,
-                                       int planes = 0) {
+std::unique_ptr<DecoderFactory> Aludel(std::string name, LatentPacking packing, int recomputed_layers,
+                                       const Transformer& model, int planes = 0) {
   const ModelConfig& config = model.config();
   AludelShape shape;
   shape.recomputed_layers = recomputed_layers;
@@ -54,10 +63,10 @@ std::unique_ptr<DecoderFactory> Aludel(LatentPacking packing, int recomputed_lay
   const int64_t side = shape.has_side() ? config.hidden : 0;
   const int64_t outputs = shape.groups[0].layers * 2 * config.kv_dim();
   AludelDecoderGroup group;
-  group.grid = {0.1f, {1, 2, 4, 8, 12, 16}, {0.1f, 0.3f, 0.7f, 0.9f, 0.99f, 0.999f}, 4};
+  group.grid = {0.1f, {1, 2, 4, 8, 12, 16}, {0.1f, 0.3f, 0.7f, 0.9f, 0.99f, 0.999f}, kPlanes};
   group.linear = Small(outputs, side + 6);
   group.bias.resize(outputs);
-  return MakeAludelDecoders("aludel", "", shape, {group}, model).value();
+  return MakeAludelDecoders(std::move(name), "", shape, {group}, model).value();
 }
 
 struct Fixture {
@@ -67,6 +76,8 @@ struct Fixture {
   BlockTable table;
   std::vector<int32_t> prompt;
   std::vector<std::unique_ptr<DecoderFactory>> codecs;
+  const DecoderFactory* base = nullptr;   // of the codecs, the first plane of embedded codes
+  const DecoderFactory* whole = nullptr;  // all of them
 
   Fixture() {
     auto loaded = Transformer::Load(device.get(), kModel, {.compute = DType::kF32, .max_rows = 16});
@@ -83,34 +94,88 @@ struct Fixture {
       codecs.push_back(OpenDecoders(name, "", *model).value());
     }
     codecs.push_back(MakeScdDecoders("scd", "", ScdWeights(model->config()), *model).value());
-    codecs.push_back(Aludel(LatentPacking::kFixed, -1, *model));
-    codecs.push_back(Aludel(LatentPacking::kDeflate, -1, *model));
-    codecs.push_back(Aludel(LatentPacking::kDeflate, 0, *model));
-    codecs.push_back(Aludel(LatentPacking::kRans, -1, *model));
-    codecs.push_back(Aludel(LatentPacking::kEmbedded, -1, *model));
-    codecs.push_back(Aludel(LatentPacking::kEmbedded, -1, *model, /*planes=*/1));
+    codecs.push_back(Aludel("fixed", LatentPacking::kFixed, -1, *model));
+    codecs.push_back(Aludel("deflate", LatentPacking::kDeflate, -1, *model));
+    codecs.push_back(Aludel("deflate-p0", LatentPacking::kDeflate, 0, *model));
+    codecs.push_back(Aludel("rans", LatentPacking::kRans, -1, *model));
+    codecs.push_back(Aludel("embedded", LatentPacking::kEmbedded, -1, *model));
+    whole = codecs.back().get();
+    codecs.push_back(Aludel("embedded@1", LatentPacking::kEmbedded, -1, *model, /*planes=*/1));
+    base = codecs.back().get();
     // Last: a build, or a machine, without libavcodec does without.
-    if (LoadHevcDecoder().ok()) codecs.push_back(Aludel(LatentPacking::kVideo, -1, *model));
+    if (LoadHevcDecoder().ok()) codecs.push_back(Aludel("video", LatentPacking::kVideo, -1, *model));
   }
 };
 
+// A handoff whose frames come in two parts: what decodes of an upgrade must be a whole frame.
+class Upgrades {
+ public:
+  Upgrades(const DecoderFactory& whole, const KvTarget& target)
+      : decoder_(whole.NewDecoder().value()), target_(target) {
+    if (!BeginHandoff(*decoder_, target).ok()) std::abort();
+  }
+  void Add(FrameCoverage coverage, absl::Span<const uint8_t> payload) {
+    if (coverage.plane == 0) return upgrades_.AddBase(coverage, payload).IgnoreError();
+    const absl::StatusOr<std::vector<uint8_t>> joined = upgrades_.Join(coverage, payload);
+    if (!joined.ok()) return;
+    if (CountPlanes(*joined).value_or(0) != kPlanes) std::abort();
+    coverage.plane = 0;
+    decoder_->Apply(coverage, *joined, target_).IgnoreError();
+  }
+
+ private:
+  const std::unique_ptr<KvDecoder> decoder_;
+  const KvTarget target_;
+  PlaneUpgrades upgrades_{/*base_planes=*/1, kPlanes};
+};
+
+const Fixture& TheFixture() {
+  static auto* const kFixture = new Fixture;
+  return *kFixture;
+}
+
+// The codec of all inputs; null: byte 0 picks it.
+const DecoderFactory* only = nullptr;
+
+void PickCodec(absl::string_view name) {
+  for (const auto& codec : TheFixture().codecs) {
+    if (codec->spec().name == name) only = codec.get();
+  }
+  if (only != nullptr) return;
+  std::fprintf(stderr, "--codec names none of this build; there are");
+  for (const auto& codec : TheFixture().codecs) std::fprintf(stderr, " %s", codec->spec().name.c_str());
+  std::fprintf(stderr, "\n");
+  std::exit(1);
+}
+
 }  // namespace
+
+// libFuzzer leaves flags of two dashes to the target.
+extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  for (int i = 1; i < *argc; ++i) {
+    absl::string_view flag = (*argv)[i];
+    if (absl::ConsumePrefix(&flag, "--codec=")) PickCodec(flag);
+  }
+  return 0;
+}
 
 // Byte 0 picks the codec; then frames: first layer, layers, plane and how long the payload shall be, token
 // begin, tokens, payload length (two bytes), payload.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
-  static auto* const kFixture = new Fixture;
+  const Fixture& fixture = TheFixture();
   if (size == 0) return 0;
-  const DecoderFactory& codec = *kFixture->codecs[bytes[0] % kFixture->codecs.size()];
+  const DecoderFactory& codec = only != nullptr ? *only : *fixture.codecs[bytes[0] % fixture.codecs.size()];
   absl::Span<const uint8_t> rest(bytes + 1, size - 1);
-  const KvTarget target{kFixture->model.get(),
-                        kFixture->pool.get(),
-                        kFixture->table.ids(),
-                        kFixture->prompt,
+  const KvTarget target{fixture.model.get(),
+                        fixture.pool.get(),
+                        fixture.table.ids(),
+                        fixture.prompt,
                         kTokens,
                         codec.spec().recomputed_head_tokens};
   const auto decoder = codec.NewDecoder();
   if (!decoder.ok() || !BeginHandoff(**decoder, target).ok()) std::abort();
+  std::optional<Upgrades> upgrades;
+  if (&codec == fixture.base) upgrades.emplace(*fixture.whole, target);
   for (int frames = 0; rest.size() >= 7 && frames < 16; ++frames) {
     const FrameCoverage coverage{rest[0], rest[1], static_cast<uint16_t>(rest[2] >> 4), rest[3], rest[4]};
     const bool fits = (rest[2] & 1) != 0;
@@ -120,6 +185,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     if (fits) payload.resize(codec.spec().max_frame_bytes(coverage.tokens), rest[6]);
     rest.remove_prefix(7 + length);
     (*decoder)->Apply(coverage, payload, target).IgnoreError();
+    if (upgrades.has_value()) upgrades->Add(coverage, payload);
   }
   return 0;
 }

@@ -226,9 +226,9 @@ def check_examples() -> None:
             raise SystemExit(f"FORMAT.md says {want}, and this makes {got.hex()}")
 
 
-def frame(layer: int, layers: int, token: int, payload: bytes, tokens: int = TOKENS) -> bytes:
+def frame(layer: int, layers: int, token: int, payload: bytes, tokens: int = TOKENS, plane: int = 0) -> bytes:
     """As decoder_fuzz reads frames."""
-    return bytes([layer, layers, 0, token, tokens]) + struct.pack("<H", len(payload)) + payload
+    return bytes([layer, layers, plane << 4, token, tokens]) + struct.pack("<H", len(payload)) + payload
 
 
 def frame_seeds(layers: int) -> List[Tuple[str, bytes]]:
@@ -260,6 +260,8 @@ def frame_seeds(layers: int) -> List[Tuple[str, bytes]]:
     video = [("video", b"\x01" + low_bits(video_codes(), BITS) + SLICE),
              ("video-plain", video_plain(flat, BITS)), ("video-flat", b"\x01" + low_bits(flat, BITS) + FLAT_SLICE)]
     out += [(name, bytes([VIDEO]) + frame(0, layers, 2, payload, VIDEO_TOKENS)) for name, payload in video]
+    upgraded = frame(0, layers, 2, base) + frame(0, layers, 2, embedded[len(base):], plane=1)
+    out.append(("embedded-upgraded", bytes([EMBEDDED_CUT]) + upgraded))
     stored = b"\x00" + bytes(bits >> 7 & 0xFF for bits in numbers) + bytes(b >> 8 & 0x80 | b & 0x7F for b in numbers)
     out.append(("lossless", bytes([LOSSLESS]) + frame(0, 1, 0, split + split) + frame(1, 1, 0, split + stored)))
     return out

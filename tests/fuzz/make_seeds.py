@@ -1,5 +1,6 @@
-"""Writes the seeds of decoder_fuzz (frame_seeds.py), and those of safetensors_fuzz, adapter_fuzz, model_config_fuzz and tokenizer_fuzz
-from the models and tokenizers that the tests of runtime/model have: files that load, so that a target starts behind the first checks of its format.
+"""Writes the seeds of decoder_fuzz (frame_seeds.py); those of safetensors_fuzz, adapter_fuzz, model_config_fuzz and tokenizer_fuzz
+from the models and tokenizers that the tests of runtime/model have; those of artifact_fuzz from the demo's artifact; and FORMAT.md's frame
+for frame_fuzz: files that load, so that a target starts behind the first checks of its format.
 
     python3 tests/fuzz/make_seeds.py
 """
@@ -17,6 +18,7 @@ MODEL_TESTS = FUZZ.parent / "runtime/model"
 GENERATION = {"bos_token_id": 1, "eos_token_id": [2, 3], "do_sample": True, "temperature": 0.6, "top_p": 0.9,
               "top_k": 20, "repetition_penalty": 1.05, "max_new_tokens": 64, "num_beams": 1}
 MERGES_KEPT = 40
+PACKINGS = ("fixed", "deflate", "rans", "embedded", "video")
 VARIANTS = ("metaspace_always", "metaspace_with_added_tokens", "added_tokens_nfkc", "tekken", "smollm", "deepseek",
             "split_removed_inverted", "normal_nfkc_lowercase_strip", "normal_replace")
 
@@ -124,12 +126,30 @@ def tokenizer_seeds() -> None:
         write("tokenizer", name, (compact(trimmed(json.loads(json.dumps(tokenizer)))) + "\n" + text).encode())
 
 
+def artifact_seeds() -> None:
+    """The demo's manifest, and one of its formats in every packing."""
+    demo = json.loads((FUZZ.parents[1] / "deploy/demo/codec/artifact.json").read_text())
+    write("artifact", "demo", compact(demo).encode())
+    codes = next(entry for entry in demo["formats"] if entry["kind"] == "aludel")
+    formats = [{**codes, "name": packing, "packing": packing, "max_kl": 0.02} for packing in PACKINGS]
+    write("artifact", "packings", compact({**demo, "formats": formats, "controls": []}).encode())
+
+
+def frame_seed() -> None:
+    """The golden example of FORMAT.md."""
+    text = (FUZZ.parents[1] / "runtime/codec/FORMAT.md").read_text()
+    _, _, example = text.partition("### Golden example\n")
+    write("frame", "scd", bytes.fromhex(example.split("```")[1]))
+
+
 def main() -> None:
     """Replaces these targets' seeds."""
-    for target in ("decoder", "safetensors", "adapter", "model_config", "tokenizer"):
+    for target in ("decoder", "artifact", "frame", "safetensors", "adapter", "model_config", "tokenizer"):
         shutil.rmtree(FUZZ / "seeds" / target, ignore_errors=True)
     for name, seed in frame_seeds(layers=2):
         write("decoder", name, seed)
+    artifact_seeds()
+    frame_seed()
     safetensors_seeds()
     adapter_seeds()
     config_seeds()

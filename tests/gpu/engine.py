@@ -80,14 +80,18 @@ def otherwise(bundle: Bundle, report: Report, batches: List[int], flag: str, suf
 
 
 def graphs(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
-    """Decode steps launched one operation after the other, where `engine` has them as CUDA graphs; and with kernels that begin
-    before those in front of them have ended."""
+    """Decode steps launched one operation after the other, where `engine` has them as CUDA graphs; with the library's products
+    for batches where `engine` has our own; and with kernels that begin before those in front of them have ended."""
     model.wait(clock)
     command = f"tests/gpu/run.sh --device {bundle.device} --only engine,graphs"
     alone = otherwise(bundle, report, [1] if bundle.small else [1, 8, 64], "--graphs=off", "without_graphs", model,
-                      clock.left() / 2)
+                      clock.left() / 3)
     for batch, slower in alone.items():
         report.add(f"decode_graph_speedup_batch_{batch}", slower, "ratio", ">= 1", command)
+    library = otherwise(bundle, report, [1] if bundle.small else [16, 32, 64], "--batch-gemm=off", "library_gemm", model,
+                        clock.left() / 2)
+    for batch, slower in library.items():
+        report.add(f"decode_batch_gemm_speedup_batch_{batch}", slower, "ratio", ">= 1", command)
     early = otherwise(bundle, report, [1] if bundle.small else [1, 2, 4, 8, 16], "--dependent-launch=on", "early_launch", model,
                       clock.left())
     for batch, slower in early.items():
@@ -111,6 +115,28 @@ def codec(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
         report.add(name, float(cells[7].rstrip(" %")) / 100, "share", "<= 0.05" if cells[0] == default else None, described,
                    bytes_per_token=float(cells[1]), encode_tokens_per_second=float(cells[2]),
                    reconstruct_tokens_per_second=float(cells[4]), recompute_prefill_share=float(cells[8].rstrip(" %")) / 100)
+
+
+ADAPTERS, RANK = 8, 16
+# Lines of what `aludel-bench engine --adapters` prints, and the rows that they are.
+ADAPTER_STEPS = {f"{ADAPTERS} rows over {ADAPTERS} adapters of rank {RANK}": ("adapters_step_ratio", "<= 1.1"),
+                 f"{ADAPTERS} rows of one adapter": ("adapters_step_ratio_of_one", None),
+                 "tokens of a prompt, one adapter": ("adapters_prefill_ratio", None)}
+
+
+def adapters(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
+    """A decode step whose rows each have an adapter of their own over the base's step, which takes turns with it."""
+    model.wait(clock)
+    command = [bundle.program("aludel-bench"), "engine", "--model", str(model.consumer), "--device", bundle.device,
+               "--threads", str(bundle.threads), "--adapters", str(ADAPTERS), "--rank", str(RANK), "--requests", str(ADAPTERS)]
+    command += ["--steps", "2", "--max-num-batched-tokens", "64"] if bundle.small else \
+               ["--steps", "20", "--max-num-batched-tokens", "1024"]
+    described = text_of(command)
+    for line in run(command, clock.left()).splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split("|")]
+        found = next((row for name, row in ADAPTER_STEPS.items() if cells[0].endswith(name)), None)
+        if found is not None and len(cells) == 5:
+            report.add(found[0], float(cells[2]), "ratio", found[1], described, milliseconds=float(cells[1]))
 
 
 PEERS = ["torch", "transformers"]

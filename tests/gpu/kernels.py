@@ -123,7 +123,7 @@ BOUNDS = {("8k", ""): ">= 0.5", ("8k", "mma"): ">= 0.35"}
 
 
 def add_operation(report: Report, name: str, row: Dict[str, Any], described: str) -> None:
-    share = "of_gemm" if "of_gemm" in row and not re.search(r"rows:(1|16)/", name) else "of_bandwidth"
+    share = "of_gemm" if "of_gemm" in row and not re.search(r"rows:(1|16|32|64)/", name) else "of_bandwidth"
     report.add(f"op {name}", row[share], share.replace("_", " "), None, described,
                microseconds=float(f"{row['real_time'] / 1e3:.5g}"), **spread_of(row))
 
@@ -165,14 +165,22 @@ def ops_command(bundle: Bundle, names: str) -> List[str]:
     return [*command, "--shape=8b"] if bundle.on_card and not bundle.small else command
 
 
+BY_LIBRARY = "by cuBLASLt"
+
+
 def ops(bundle: Bundle, report: Report, clock: Clock) -> None:
-    """Every operation but attention."""
-    command = ops_command(bundle, "rows:512/out:1024|RmsNorm/512" if bundle.small else "-^Attention/")
-    described = text_of(command)
-    _, rows, lacking = benchmark(command, clock.left())
-    for name, row in rows.items():
-        add_operation(report, name, row, described)
-    if lacking:
-        report.missing("op (those not reached)", "", None, described, f"{lacking}; {len(rows)} had been measured")
-    else:
-        report.rows.pop("op (those not reached)", None)
+    """Every operation but attention; and products of a batch's rows by the library, where our own kernel is the device's choice."""
+    runs = [("", "rows:512/out:1024|RmsNorm/512" if bundle.small else "-^Attention/", [])]
+    if bundle.on_card and not bundle.small:
+        runs.insert(0, (BY_LIBRARY, "Gemm/rows:(32|64)/", ["--batch-gemm=off"]))
+    for index, (by, names, flags) in enumerate(runs):
+        command = [*ops_command(bundle, names), *flags]
+        described = text_of(command)
+        _, rows, lacking = benchmark(command, clock.left() if index == len(runs) - 1 else clock.left() / 4)
+        for name, row in rows.items():
+            add_operation(report, f"{name} {by}".rstrip(), row, described)
+        unreached = f"op (those not reached) {by}".rstrip()
+        if lacking:
+            report.missing(unreached, "", None, described, f"{lacking}; {len(rows)} had been measured")
+        else:
+            report.rows.pop(unreached, None)

@@ -35,24 +35,26 @@ class Part(NamedTuple):
 def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
     """The most wanted first: what is last is what lacks time."""
     return [
-        Part("unit", 65, [f"failed_tests_{name}" for name in kernels.SMALL_TESTS],
+        Part("unit", 60, [f"failed_tests_{name}" for name in kernels.SMALL_TESTS],
              lambda clock: kernels.unit(bundle, report, clock)),
         Part("attention", 30, ["gemm_peak", "copy_bandwidth", "attention_gemm_share_8k", "attention_gemm_share_8k_mma"],
              lambda clock: kernels.attention(bundle, report, clock)),
         Part("parity", 25, ["greedy_parity"], lambda clock: parity.parity(bundle, report, clock)),
         Part("quality", 20, [f"quality_kl_{name}" for name in quality.FORMATS],
              lambda clock: quality.quality(bundle, report, clock)),
-        Part("engine", 65, ["prefill_gemm_share", "decode_bandwidth_share"],
+        Part("engine", 60, ["prefill_gemm_share", "decode_bandwidth_share"],
              lambda clock: engine.engine(bundle, report, model, clock)),
         Part("ttft", 95, ttft.Study(bundle, report, model).names(),
              lambda clock: ttft.ttft(bundle, report, model, clock)),
-        Part("sanitizer", 45, [row for _, _, row in sanitizer.RUNS],
+        Part("sanitizer", 40, [row for _, _, row in sanitizer.RUNS],
              lambda clock: sanitizer.sanitizer(bundle, report, clock)),
-        Part("peers", 45, ["gemm_peak_vs_torch", *(f"{what}_vs_{peer}" for peer in engine.PEERS for what in ("prefill", "decode"))],
+        Part("peers", 40, ["gemm_peak_vs_torch", *(f"{what}_vs_{peer}" for peer in engine.PEERS for what in ("prefill", "decode"))],
              lambda clock: engine.peers(bundle, report, model, clock)),
         Part("codec", 25, ["codec_prefill_share"], lambda clock: engine.codec(bundle, report, model, clock)),
         Part("graphs", 20, ["decode_rate_batch_1_without_graphs", "decode_rate_batch_1_early_launch"],
              lambda clock: engine.graphs(bundle, report, model, clock)),
+        Part("adapters", 20, [name for name, _ in engine.ADAPTER_STEPS.values()],
+             lambda clock: engine.adapters(bundle, report, model, clock)),
         Part("ops", 25, [], lambda clock: kernels.ops(bundle, report, clock)),
         Part("profile", 20, [f"profile_{phase}_{name}" for phase, names in profile_kernels.KERNELS.items() for name in names],
              lambda clock: profile_kernels.profile(bundle, report, model, clock)),
@@ -60,7 +62,7 @@ def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
 
 
 WARM_SECONDS = 40.0  # for reading PyTorch from disk
-WITH_MODEL = {"engine", "peers", "codec", "ttft", "graphs", "profile"}
+WITH_MODEL = {"engine", "peers", "codec", "ttft", "graphs", "adapters", "profile"}
 
 
 def limit(shares: List[float], index: int, whole: float, left: float) -> float:

@@ -14,7 +14,9 @@ from report import Report
 
 # Names of kernels/cuda, by the phase that they are met in.
 KERNELS = {"prefill": ["WgmmaAttention", "RopeWriteKv", "Silu", "Norm"],
-           "decode": ["Bf16Product", "NormQkv", "NormGateUp", "MmaAttention"]}
+           "decode": ["Bf16Product", "NormQkv", "NormGateUp", "MmaAttention"],
+           "batch": ["BatchProduct"]}
+DECODED = {"decode": "1:512", "batch": "32:512"}  # sequences, and what each has before
 METRICS = {"gpu__time_duration.sum": "microseconds",
            "sm__throughput.avg.pct_of_peak_sustained_elapsed": "sm_percent",
            "dram__throughput.avg.pct_of_peak_sustained_elapsed": "memory_percent",
@@ -62,7 +64,7 @@ def profile(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
                    "-k", f"regex:^({'|'.join(kernels)})$", "--launch-count", str(LAUNCHES), "--kill", "yes",
                    bundle.program("model_bench"), f"--model={model.shallow}", f"--device={bundle.device}", "--graphs=off",
                    "--prefill=1024" if phase == "prefill" else "--prefill=",
-                   "--decode=1:512" if phase == "decode" else "--decode=", "--benchmark_min_time=0.01"]
+                   f"--decode={DECODED.get(phase, '')}", "--benchmark_min_time=0.01"]
         described = text_of(command)
         rows = [f"profile_{phase}_{kernel}" for kernel in kernels]
         reason = "the device is not a card" if not bundle.on_card else "Nsight Compute (ncu) is not installed" if tool is None else ""

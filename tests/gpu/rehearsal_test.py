@@ -60,7 +60,8 @@ class Rehearsal(unittest.TestCase):
     def test_every_part_has_figures(self) -> None:
         for name in ("gemm_peak", "copy_bandwidth", "prefill_gemm_share", "decode_bandwidth_share", "link_path",
                      "ttft_oracle_256", "codec_prefill_share", "codec_prefill_share_scd",
-                     "decode_rate_batch_1_without_graphs"):
+                     "decode_rate_batch_1_without_graphs", "adapters_step_ratio", "adapters_step_ratio_of_one",
+                     "adapters_prefill_ratio"):
             self.assertGreater(self.rows[name]["value"] or 0, 0, self.rows[name])
         for form in ("", "_raw", "_int4", "_scd"):
             for state in ("warm", "cold"):

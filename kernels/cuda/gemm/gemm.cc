@@ -6,7 +6,9 @@
 #include "absl/strings/str_format.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/gemm/batch_launch.h"
 #include "kernels/cuda/gemm/cublas_lt_loader.h"
+#include "kernels/cuda/gemm/fastest.h"
 #include "kernels/cuda/pack_scaled.h"
 #include "kernels/device_health.h"
 
@@ -35,9 +37,9 @@ bool Set(cublasLtMatmulPreferenceOpaque_t* preference, cublasLtMatmulPreferenceA
          CUBLAS_STATUS_SUCCESS;
 }
 
-// Whether SkinnyGemm can load 16 bytes of a row at once. W needs no look: its rows are as long as those of `a`, and it
+// Whether our own kernels can load 16 bytes of a row at once. W needs no look: its rows are as long as those of `a`, and it
 // begins where an allocation does.
-bool SkinnyReads(const TensorView& a) {
+bool ReadsPieces(const TensorView& a) {
   constexpr int64_t kPiece = 16 / sizeof(Bf16);
   return a.dtype == DType::kBf16 && a.cols % kPiece == 0 && a.stride % kPiece == 0 &&
          reinterpret_cast<uintptr_t>(a.data) % 16 == 0;
@@ -94,27 +96,28 @@ cudaError_t CopyQuantized(const TensorView& host_rows, int64_t row_begin, const 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GemmEngine>> GemmEngine::Create(const std::string& device_name,
-                                                               int multiprocessors) {
+                                                               int multiprocessors,
+                                                               const DeviceOptions& options) {
   const absl::Status loaded = LoadCublasLt();
   if (!loaded.ok()) return loaded;
   cublasLtHandle_t handle = nullptr;
   const absl::Status status =
       FromCublas(cublasLtCreate(&handle), absl::StrFormat("%s: create a cuBLASLt handle", device_name));
   if (!status.ok()) return status;
-  return std::unique_ptr<GemmEngine>(new GemmEngine(handle, multiprocessors));
+  return std::unique_ptr<GemmEngine>(new GemmEngine(handle, multiprocessors, options));
 }
 
 GemmEngine::~GemmEngine() { cublasLtDestroy(handle_); }
 
 // cuBLAS counts columns first. A row-major matrix is its own transpose there, so out^T [out, rows] =
 // W (given as [in, out], to be transposed) times a^T [in, rows]; the bias runs along out^T's columns.
-std::optional<GemmEngine::Plan> GemmEngine::MakePlan(const Key& key, const float* bias) const {
+std::vector<GemmEngine::Plan> GemmEngine::MakePlans(const Key& key, const float* bias, int most) const {
   const auto& [rows, out, in, a_stride, out_stride, a_type, out_type, accumulate, align_a, align_w, align_out,
                align_bias] = key;
   const bool has_bias = align_bias != 0;
   // cuBLASLt wants a bias in the result's type when that is bf16, and ours are f32: MultiplyRoundingOnce. Nor
   // is it said to take one that whole 16-byte loads cannot read.
-  if (has_bias && (out_type == DType::kBf16 || align_bias < 16)) return std::nullopt;
+  if (has_bias && (out_type == DType::kBf16 || align_bias < 16)) return {};
   Plan plan{};
   // Sums in f32; CUBLAS_COMPUTE_32F keeps f32 factors whole (no TF32).
   bool ok =
@@ -135,24 +138,36 @@ std::optional<GemmEngine::Plan> GemmEngine::MakePlan(const Key& key, const float
        Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align_a) &&
        Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align_out) &&
        Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align_out);
-  if (!ok) return std::nullopt;
-  cublasLtMatmulHeuristicResult_t result{};
+  if (!ok) return {};
+  std::vector<cublasLtMatmulHeuristicResult_t> results(most);
   int found = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle_, &plan.operation, &plan.w, &plan.a, &plan.out, &plan.out, &preference, 1, &result, &found);
-  if (status != CUBLAS_STATUS_SUCCESS || found == 0) return std::nullopt;
-  plan.algorithm = result.algo;
-  return plan;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle_, &plan.operation, &plan.w, &plan.a, &plan.out, &plan.out,
+                                     &preference, most, results.data(), &found);
+  if (status != CUBLAS_STATUS_SUCCESS) return {};
+  std::vector<Plan> plans;
+  for (int i = 0; i < found; ++i) {
+    if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
+    plan.algorithm = results[i].algo;
+    plans.push_back(plan);
+  }
+  return plans;
 }
 
-std::optional<GemmEngine::Plan> GemmEngine::PlanFor(const Key& key, const float* bias) {
+std::optional<GemmEngine::Plan> GemmEngine::PlanFor(const Key& key, const float* bias, Choose fastest) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = plans_.find(key);
-  if (found != plans_.end()) return found->second;
-  if (plans_.size() >= kMaxPlans) plans_.clear();
+  if (found != plans_.end()) return found->second.plan;
+  if (plans_.size() >= kMaxPlans) std::erase_if(plans_, [](const auto& one) { return !one.second.kept; });
   const auto& [rows, out, in, a_stride, out_stride, a_type, out_type, accumulate, align_a, align_w, align_out,
                align_bias] = key;
-  const auto& plan = plans_.emplace(key, MakePlan(key, bias)).first->second;
+  const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in);
+  const bool kept = flops >= kLargeFlops && kept_ < kMostKept;
+  kept_ += kept ? 1 : 0;
+  const std::vector<Plan> plans = MakePlans(key, bias, kept && time_algorithms_ ? kMostAlgorithms : 1);
+  std::optional<Plan> plan;
+  if (!plans.empty()) plan = plans[plans.size() > 1 ? fastest(plans) : 0];
+  plans_.emplace(key, Choice{plan, kept});
   // With a bias there is another way, see Multiply. Plans are forgotten, what was reported is not: once it is full, nothing
   // new is counted either.
   if (!plan.has_value() && (align_bias == 0 || accumulate) && reported_.size() < kMaxPlans &&
@@ -168,7 +183,8 @@ std::optional<GemmEngine::Plan> GemmEngine::PlanFor(const Key& key, const float*
 void GemmEngine::Run(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,
                      const TensorView& out, CudaStream& stream) {
   if (HasScales(w.format())) return MultiplyScaled(a, w, bias, accumulate, out, stream);
-  if (a.rows <= kSkinnyRows && SkinnyReads(a)) {
+  if (MultiplyBatch(a, w, bias, accumulate, out, stream)) return;
+  if (a.rows <= kSkinnyRows && ReadsPieces(a)) {
     const SkinnyArgs args{w.data(), nullptr, a.data, nullptr, a.stride, a.cols, bias, accumulate, out};
     stream.Launch("launch SkinnyGemm", LaunchSkinnyGemm, args, w.format(),
                   SkinnyBlocks(a.rows, multiprocessors_), stream.dependent_launch());
@@ -177,9 +193,29 @@ void GemmEngine::Run(const TensorView& a, const CudaPackedMatrix& w, const float
   Multiply(a, w.data(), bias, accumulate, out, stream);
 }
 
+bool GemmEngine::MultiplyBatch(const TensorView& a, const CudaPackedMatrix& w, const float* bias,
+                               bool accumulate, const TensorView& out, CudaStream& stream) const {
+  if (!batch_gemm_ || a.rows < kBatchLeastRows || a.rows > kBatchRows || !ReadsPieces(a) ||
+      BatchTiles(out.cols) > CudaStream::kCounters) {
+    return false;
+  }
+  const BatchArgs args{static_cast<const Bf16*>(w.data()),
+                       a.bf16(),
+                       a.stride,
+                       a.cols,
+                       bias,
+                       accumulate,
+                       out,
+                       CutBatch(out.cols, a.cols, multiprocessors_, CudaStream::kWorkspaceBytes),
+                       static_cast<float*>(stream.workspace()),
+                       stream.counters()};
+  stream.Launch("launch BatchGemm", LaunchBatchGemm, args);
+  return true;
+}
+
 void GemmEngine::MultiplyScaled(const TensorView& a, const CudaPackedMatrix& w, const float* bias,
                                 bool accumulate, const TensorView& out, CudaStream& stream) {
-  if (a.rows > kSkinnyRows) {
+  if (a.rows > kScaledRows) {
     const auto row_bytes = static_cast<int64_t>(a.cols * SizeOf(a.dtype));
     const int64_t piece = std::max<int64_t>(1, CudaStream::kScratchBytes / row_bytes / 64 * 64);
     void* const scratch = stream.Scratch();
@@ -194,6 +230,14 @@ void GemmEngine::MultiplyScaled(const TensorView& a, const CudaPackedMatrix& w, 
     }
     return;
   }
+  for (int64_t begin = 0; begin < a.rows; begin += kSkinnyRows) {
+    const int64_t count = std::min<int64_t>(kSkinnyRows, a.rows - begin);
+    MultiplyFewScaled(a.Rows(begin, count), w, bias, accumulate, out.Rows(begin, count), stream);
+  }
+}
+
+void GemmEngine::MultiplyFewScaled(const TensorView& a, const CudaPackedMatrix& w, const float* bias,
+                                   bool accumulate, const TensorView& out, CudaStream& stream) {
   const int64_t groups = RunsOf(a.cols) * kRunGroups;
   const int64_t padded = groups * kScaleInputs;
   // Scales first: they and the rows after them are aligned to 16 bytes.
@@ -241,7 +285,9 @@ void GemmEngine::Multiply(const TensorView& a, const void* w, const float* bias,
                 Alignment(w, a.dtype),
                 Alignment(out.data, out.dtype),
                 bias == nullptr ? 0 : Alignment(bias, DType::kF32)};
-  const std::optional<Plan> plan = PlanFor(key, bias);
+  const std::optional<Plan> plan = PlanFor(key, bias, [&](absl::Span<const Plan> plans) {
+    return stream.runs() ? FastestPlan(plans, a, w, bias, accumulate, out, stream) : 0;
+  });
   if (!plan.has_value() && bias != nullptr && !accumulate) {
     // The bias in every row, and the product added to it.
     const TensorView repeated{const_cast<float*>(bias), DType::kF32, out.rows, out.cols, /*stride=*/0};
@@ -255,23 +301,44 @@ void GemmEngine::Multiply(const TensorView& a, const void* w, const float* bias,
   }
   const auto multiply = [&](const TensorView&, const void*, const float*, bool, const TensorView&,
                             cudaStream_t on) {
-    stream.Collect(RunPlan(*plan, a, w, bias, accumulate, out, stream.workspace(), on));
+    stream.Collect(RunPlan(*plan, a, w, bias, accumulate, out, out.data, stream.workspace(), on));
     return cudaSuccess;
   };
   stream.Launch("multiply", multiply, a, w, bias, accumulate, out);
 }
 
+size_t GemmEngine::FastestPlan(absl::Span<const Plan> plans, const TensorView& a, const void* w,
+                               const float* bias, bool accumulate, const TensorView& out,
+                               CudaStream& stream) const {
+  void* to = out.data;
+  if (accumulate) {
+    const size_t bytes = ((out.rows - 1) * out.stride + out.cols) * SizeOf(out.dtype);
+    if (cudaMallocAsync(&to, bytes, stream.get()) != cudaSuccess) {
+      cudaGetLastError();  // no later launch should find it
+      return 0;
+    }
+  }
+  const auto run = [&](size_t i) {
+    return RunPlan(plans[i], a, w, bias, accumulate, out, to, stream.workspace(), stream.get()).ok();
+  };
+  const std::optional<Fastest> fastest = FastestOf(plans.size(), run, stream.get());
+  if (to != out.data) stream.Collect(cudaFreeAsync(to, stream.get()), "free what products were timed with");
+  if (!fastest.has_value()) return 0;
+  ReportTimedProduct(fastest->index != 0, fastest->milliseconds);
+  return fastest->index;
+}
+
 absl::Status GemmEngine::RunPlan(Plan plan, const TensorView& a, const void* w, const float* bias,
-                                 bool accumulate, const TensorView& out, void* workspace,
+                                 bool accumulate, const TensorView& out, void* to, void* workspace,
                                  cudaStream_t stream) const {
   if (bias != nullptr && !Set(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)) {
     return absl::InternalError("cuBLASLt refuses the address of a bias");
   }
   const float alpha = 1.0f;
   const float beta = accumulate ? 1.0f : 0.0f;
-  const cublasStatus_t status = cublasLtMatmul(
-      handle_, &plan.operation, &alpha, w, &plan.w, a.data, &plan.a, &beta, out.data, &plan.out, out.data,
-      &plan.out, &plan.algorithm, workspace, CudaStream::kWorkspaceBytes, stream);
+  const cublasStatus_t status = cublasLtMatmul(handle_, &plan.operation, &alpha, w, &plan.w, a.data, &plan.a,
+                                               &beta, out.data, &plan.out, to, &plan.out, &plan.algorithm,
+                                               workspace, CudaStream::kWorkspaceBytes, stream);
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
   return FromCublas(status, absl::StrFormat("multiply [%d, %d] by a %d x %d %s matrix", a.rows, a.cols,
                                             out.cols, a.cols, Name(a.dtype)));

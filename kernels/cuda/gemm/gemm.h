@@ -9,11 +9,15 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/gemm/skinny_index.h"
 #include "kernels/device.h"
+#include "kernels/device_options.h"
 #include "kernels/ops.h"
 
 namespace aludel::cuda {
@@ -60,13 +64,23 @@ class CudaPackedMatrix final : public PackedMatrix {
   WeightFormat format_;
 };
 
-// Projections: of few rows through our own kernel, which reads the weights once and as they are stored, of
-// more through cuBLASLt, with the algorithm of its heuristic remembered per shape; weights with scales become
-// numbers for it, a piece of the matrix at a time. Thread-safe; the workspace is the stream's.
+// Projections, by rows of `a`; our own kernels read the weights once and as they are stored.
+//   bf16 in whole, aligned pieces of 16 bytes   up to 8 skinny_gemm.cuh, up to 64 batch_gemm.cuh (batch_gemm off: 16, none)
+//   weights with scales                         up to 64 skinny_gemm.cuh, 16 rows at a time
+//   all others                                  cuBLASLt, weights with scales as numbers, a piece of the matrix at a time
+// So what a row gives may differ in its last bits between up to 8 rows, 9 to 64 and more; among 9 to 64 it is the same bits
+// whatever other rows there are.
+//
+// cuBLASLt's algorithm is chosen once for a shape and what is done with it. Of a large product it is the fastest of those that
+// cuBLASLt offers, timed on the stream when the shape is first met (a server's warm-up meets the usual ones), and then kept for the
+// life of the device. It is cuBLASLt's first where it is first met in a graph's capture, of large shapes behind the first
+// kMostKept, and of small products. Thread-safe; the workspace is the stream's.
 class GemmEngine {
  public:
+  // Of `options` batch_gemm and time_algorithms.
   static absl::StatusOr<std::unique_ptr<GemmEngine>> Create(const std::string& device_name,
-                                                            int multiprocessors);
+                                                            int multiprocessors,
+                                                            const DeviceOptions& options);
   ~GemmEngine();
   GemmEngine(const GemmEngine&) = delete;
   GemmEngine& operator=(const GemmEngine&) = delete;
@@ -87,11 +101,29 @@ class GemmEngine {
     cublasLtMatrixLayoutOpaque_t w, a, out;
     cublasLtMatmulAlgo_t algorithm;
   };
+  struct Choice {
+    std::optional<Plan> plan;  // nothing where cuBLASLt has no algorithm
+    bool kept;                 // for good
+  };
+  // Of weights with scales, 16 at a time: 64 read 4.3 bytes for an int8 weight and 2.3 for an int4 one. As numbers it is 5.1 and 4.6,
+  // read, written and read again, whatever the rows.
+  static constexpr int64_t kScaledRows = 64;
   // Shapes come from step sizes, which the transformer rounds.
   static constexpr size_t kMaxPlans = 1024;
+  static constexpr size_t kMostKept = 768;
+  static constexpr int kMostAlgorithms = 8;  // that are timed
+  // Smaller products take microseconds, whatever the algorithm.
+  static constexpr double kLargeFlops = 1 << 30;
 
-  GemmEngine(cublasLtHandle_t handle, int multiprocessors)
-      : handle_(handle), multiprocessors_(multiprocessors) {}
+  GemmEngine(cublasLtHandle_t handle, int multiprocessors, const DeviceOptions& options)
+      : handle_(handle),
+        multiprocessors_(multiprocessors),
+        batch_gemm_(options.batch_gemm),
+        time_algorithms_(options.time_algorithms) {}
+
+  // Whether it was the batch kernel's.
+  bool MultiplyBatch(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,
+                     const TensorView& out, CudaStream& stream) const;
 
   // W [out.cols, a.cols] row-major, in a's type.
   void Multiply(const TensorView& a, const void* w, const float* bias, bool accumulate, const TensorView& out,
@@ -101,19 +133,33 @@ class GemmEngine {
                             CudaStream& stream);
   void MultiplyScaled(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,
                       const TensorView& out, CudaStream& stream);
+  // At most kSkinnyRows.
+  void MultiplyFewScaled(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,
+                         const TensorView& out, CudaStream& stream);
 
+  // out (+)= ..., or, where `to` is another memory of its shape, to = out + ...
   absl::Status RunPlan(Plan plan, const TensorView& a, const void* w, const float* bias, bool accumulate,
-                       const TensorView& out, void* workspace, cudaStream_t stream) const;
+                       const TensorView& out, void* to, void* workspace, cudaStream_t stream) const;
 
-  // Nothing where cuBLASLt has no algorithm for the shape; that is remembered too.
-  std::optional<Plan> PlanFor(const Key& key, const float* bias);
-  std::optional<Plan> MakePlan(const Key& key, const float* bias) const;
+  // Nothing where cuBLASLt has no algorithm for the shape; that is remembered too. `fastest` chooses among several that a large
+  // product has.
+  using Choose = absl::FunctionRef<size_t(absl::Span<const Plan>)>;
+  std::optional<Plan> PlanFor(const Key& key, const float* bias, Choose fastest);
+  // At most so many, cuBLASLt's first before the others.
+  std::vector<Plan> MakePlans(const Key& key, const float* bias, int most) const;
+  // Which of them takes the least time for this product, the first where that cannot be told; `out` is as before where the product
+  // is added to it. Waits for the stream.
+  size_t FastestPlan(absl::Span<const Plan> plans, const TensorView& a, const void* w, const float* bias,
+                     bool accumulate, const TensorView& out, CudaStream& stream) const;
 
   cublasLtHandle_t handle_;
   const int multiprocessors_;
-  std::mutex mutex_;
-  std::map<Key, std::optional<Plan>> plans_;  // guarded by mutex_
-  std::set<Key> reported_;                    // slow shapes, guarded by mutex_
+  const bool batch_gemm_;
+  const bool time_algorithms_;
+  std::mutex mutex_;             // held while algorithms are timed
+  std::map<Key, Choice> plans_;  // guarded by mutex_
+  size_t kept_ = 0;              // of them for good, guarded by mutex_
+  std::set<Key> reported_;       // slow shapes, guarded by mutex_
 };
 
 }  // namespace aludel::cuda

@@ -31,6 +31,20 @@ PlanInput FirstPrompts(const PlanInput& input, size_t train) {
   return fewer;
 }
 
+// As another job; it must outlive what is returned.
+PlanInput Changed(const PlanInput& input, const AludelJob& job) {
+  return {job,
+          input.config,
+          input.train,
+          input.held_out,
+          input.more,
+          input.extended,
+          input.by_passages,
+          input.artifact_bytes,
+          input.process_bytes,
+          input.linear};
+}
+
 using Fits = std::function<bool(const PlanInput&)>;
 
 // Settings by which `fits` holds; empty: none known.
@@ -46,12 +60,7 @@ std::vector<std::string> Suggestions(const PlanInput& input, const Fits& fits) {
     found.push_back(absl::StrCat("--prompts ", fewer.train.size() + fewer.held_out.size()));
   }
   AludelJob job = input.job;
-  const auto fits_as = [&](const AludelJob& changed) {
-    PlanInput trial{
-        changed,        input.config,      input.train,          input.held_out,      input.more,
-        input.extended, input.by_passages, input.artifact_bytes, input.process_bytes, input.linear};
-    return fits(trial);
-  };
+  const auto fits_as = [&](const AludelJob& changed) { return fits(Changed(input, changed)); };
   for (int64_t tokens = 131072; tokens >= 8192 && !job.retune; tokens /= 2) {
     job.options.training_tokens = tokens;
     if (!fits_as(job)) continue;
@@ -143,6 +152,18 @@ absl::Status CheckRoom(const PlanInput& input, const Room& room) {
                   [&](const PlanInput& trial) { return PlanOf(trial).disk <= *room.disk; });
   }
   return absl::OkStatus();
+}
+
+int GroupLayersWithin(const PlanInput& input, const Room& room) {
+  AludelJob job = input.job;
+  int& layers = job.options.group_layers;
+  if (layers > 0 || input.extended.has_value() || !room.memory.has_value()) return layers;
+  const auto fits = [&] { return PlanOf(Changed(input, job)).memory <= *room.memory; };
+  if (fits()) return 0;
+  for (layers = input.config.layers / 2; layers >= 1; layers /= 2) {
+    if (fits()) return layers;
+  }
+  return 0;
 }
 
 }  // namespace aludel

@@ -45,4 +45,9 @@ struct Room {
 // settings of the job that would make it fit. An answer is taken to be as long as it may be.
 absl::Status CheckRoom(const PlanInput& input, const Room& room);
 
+// AludelOptions::group_layers for that room: the job's own where it names any, or extends a format. Else 0, or, where memory does
+// not suffice for groups of that size, the largest of a half, a quarter, ... of the model's layers for which it does; 0, too,
+// where it does for none.
+int GroupLayersWithin(const PlanInput& input, const Room& room);
+
 }  // namespace aludel

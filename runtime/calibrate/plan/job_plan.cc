@@ -78,6 +78,26 @@ void Print(const CalibrationPlan& plan) {
   std::fflush(stdout);
 }
 
+// What the job may take.
+Room RoomOfJob(const PlanInput& input, const std::string& work) {
+  const AludelJob& job = input.job;
+  Room room;
+  room.memory_by_flag = job.max_memory > 0;
+  room.disk_by_flag = job.max_disk > 0;
+  const bool here = job.device_flops <= 0;
+  if (room.memory_by_flag) {
+    room.memory = static_cast<double>(job.max_memory);
+  } else if (const std::optional<int64_t> free = FreeMemory(); here && free.has_value()) {
+    room.memory = static_cast<double>(*free) + input.process_bytes;  // which the plan counts, too
+  }
+  if (room.disk_by_flag) {
+    room.disk = static_cast<double>(job.max_disk);
+  } else if (const std::optional<int64_t> free = FreeDisk(work); here && free.has_value()) {
+    room.disk = static_cast<double>(*free) + BytesUnder(work, /*intermediate_alone=*/true);
+  }
+  return room;
+}
+
 }  // namespace
 
 absl::StatusOr<PlanInput> PlanOfJob(const AludelJob& job, const AludelInputs& inputs,
@@ -111,22 +131,18 @@ absl::StatusOr<PlanInput> PlanOfJob(const AludelJob& job, const AludelInputs& in
 }
 
 absl::Status CheckRoomOfJob(const PlanInput& input, const std::string& work) {
-  const AludelJob& job = input.job;
-  Room room;
-  room.memory_by_flag = job.max_memory > 0;
-  room.disk_by_flag = job.max_disk > 0;
-  const bool here = job.device_flops <= 0;
-  if (room.memory_by_flag) {
-    room.memory = static_cast<double>(job.max_memory);
-  } else if (const std::optional<int64_t> free = FreeMemory(); here && free.has_value()) {
-    room.memory = static_cast<double>(*free) + input.process_bytes;  // which the plan counts, too
+  return CheckRoom(input, RoomOfJob(input, work));
+}
+
+int GroupLayersOfJob(const PlanInput& input, const std::string& work) {
+  const Room room = RoomOfJob(input, work);
+  const int layers = GroupLayersWithin(input, room);
+  if (layers != input.job.options.group_layers) {
+    PrintLine(absl::StrFormat("--group-layers %d: larger groups need more memory than the %s that %s", layers,
+                              FormatBytes(*room.memory),
+                              room.memory_by_flag ? "--max-memory allows" : "this machine has free"));
   }
-  if (room.disk_by_flag) {
-    room.disk = static_cast<double>(job.max_disk);
-  } else if (const std::optional<int64_t> free = FreeDisk(work); here && free.has_value()) {
-    room.disk = static_cast<double>(*free) + BytesUnder(work, /*intermediate_alone=*/true);
-  }
-  return CheckRoom(input, room);
+  return layers;
 }
 
 absl::StatusOr<TimedPlan> PlanOnMachine(const std::optional<ArtifactManifest>& old, AludelJob* job,

@@ -23,6 +23,9 @@ absl::StatusOr<PlanInput> PlanOfJob(const AludelJob& job, const AludelInputs& in
 // What `work` holds of an earlier run is not needed a second time.
 absl::Status CheckRoomOfJob(const PlanInput& input, const std::string& work);
 
+// GroupLayersWithin the same room. Prints what it chooses.
+int GroupLayersOfJob(const PlanInput& input, const std::string& work);
+
 struct TimedPlan {
   CalibrationPlan plan;
   std::string budget;  // what one chose, for people; "": there is none

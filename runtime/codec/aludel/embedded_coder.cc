@@ -120,6 +120,15 @@ absl::StatusOr<absl::Span<const uint8_t>> TruncatePlanes(absl::Span<const uint8_
   return payload.first(kept);
 }
 
+absl::StatusOr<int> CountPlanes(absl::Span<const uint8_t> payload) {
+  int planes = 0;
+  do {
+    ALUDEL_RETURN_IF_ERROR(TakePlane(&payload).status());
+    ++planes;
+  } while (!payload.empty());
+  return planes;
+}
+
 EmbeddedCoder::EmbeddedCoder(const LatentGrid& grid, int planes)
     : grid_(grid),
       planes_(planes),

@@ -26,6 +26,9 @@ inline constexpr size_t kMaxPlaneLengthBytes = 5;
 // more. Needs no artifact. DataLoss where bytes are no whole planes.
 absl::StatusOr<absl::Span<const uint8_t>> TruncatePlanes(absl::Span<const uint8_t> payload, int planes);
 
+// At least 1. DataLoss as above.
+absl::StatusOr<int> CountPlanes(absl::Span<const uint8_t> payload);
+
 class EmbeddedCoder : public LatentCoder {
  public:
   // Of `grid.planes` planes it writes the first `planes`, and reads as many. 0: writes all and reads any number.

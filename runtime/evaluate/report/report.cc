@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "runtime/evaluate/evaluate.h"
+#include "runtime/evaluate/report/upgrade_table.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -65,6 +66,28 @@ Json ToJson(const FormatResult& f, const std::vector<TextResult>& texts) {
   return json;
 }
 
+Json ToJson(const UpgradeCurve& curve) {
+  Json intervals = Json::array();
+  for (const Interval& interval : curve.kl_ci95) intervals.push_back(ToJson(interval));
+  return {{"after", ToJson(curve.after)},
+          {"again", curve.again},
+          {"kl", curve.kl},
+          {"kl_ci95", std::move(intervals)}};
+}
+
+Json ToJson(const UpgradeResult& result) {
+  Json curves = Json::array();
+  for (const UpgradeCurve& curve : result.curves) curves.push_back(ToJson(curve));
+  return {{"text", result.text},
+          {"format", result.format},
+          {"windows", result.windows},
+          {"base_bytes_per_token", result.base_bytes_per_token},
+          {"upgrade_bytes_per_token", result.upgrade_bytes_per_token},
+          {"whole_bytes_per_token", result.whole_bytes_per_token},
+          {"spans", result.spans},
+          {"curves", std::move(curves)}};
+}
+
 Json ToJson(const Example& example) {
   Json formats = Json::array();
   for (const Example::Shown& shown : example.formats) {
@@ -99,6 +122,8 @@ Json ToJson(const EvaluateReport& report) {
   for (const TextResult& text : report.texts) json["oracle"]["ppl"][text.name] = text.oracle_ppl;
   json["formats"] = Json::array();
   for (const FormatResult& format : report.formats) json["formats"].push_back(ToJson(format, report.texts));
+  json["upgrades"] = Json::array();
+  for (const UpgradeResult& upgrade : report.upgrades) json["upgrades"].push_back(ToJson(upgrade));
   json["examples"] = Json::array();
   for (const Example& example : report.examples) json["examples"].push_back(ToJson(example));
   return json;
@@ -160,7 +185,7 @@ std::string ReportMarkdown(const EvaluateReport& report) {
                           f.em, f.kl, f.kl_ci95.low, f.kl_ci95.high, f.kl_p95, f.tv, f.consumer_compute_share,
                           f.encode_tokens_per_s, f.reconstruct_tokens_per_s);
   }
-  absl::StrAppend(&text, TextTable(report));
+  absl::StrAppend(&text, TextTable(report), UpgradeMarkdown(report));
   for (const std::string& warning : LossWarnings(report)) absl::StrAppend(&text, "\n", warning, "\n");
   if (!report.command.empty()) {
     absl::StrAppend(&text, "\n`", report.command, "`\n\n", report.machine, ", ", report.date, "\n");

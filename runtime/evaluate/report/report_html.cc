@@ -9,6 +9,7 @@
 #include "runtime/evaluate/report/paired_plot.h"
 #include "runtime/evaluate/report/pareto_plot.h"
 #include "runtime/evaluate/report/plot.h"
+#include "runtime/evaluate/report/upgrade_table.h"
 #include "runtime/tool/html_page.h"
 
 namespace aludel {
@@ -165,8 +166,8 @@ std::string ReportHtml(const EvaluateReport& report) {
       PairedSvg(report), "</section>\n</div>\n", Table(report),
       "<h2 class=\"part\">Time to the first token over a link</h2><div id=\"links\"></div>\n"
       "<h2 class=\"part\">Answers that differ most</h2><div id=\"examples\"></div>\n",
-      TextTable(report), LayerErrors(report), Allocation(report), Provenance(report), DataBlock(report),
-      "<script>", kReportScript, "</script>\n");
+      TextTable(report), UpgradeHtml(report), LayerErrors(report), Allocation(report), Provenance(report),
+      DataBlock(report), "<script>", kReportScript, "</script>\n");
   return RenderPage({.title = absl::StrCat(report.producer, " \u2192 ", report.consumer),
                      .width = "1180px",
                      .style = kReportStyle,

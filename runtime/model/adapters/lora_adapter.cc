@@ -52,6 +52,12 @@ std::string WhyStray(absl::string_view name, const AdapterConfig& config, absl::
   if (absl::StrContains(name, ".lora_embedding_")) return std::string(kNoEmbeddings);
   if (absl::StrContains(name, ".modules_to_save."))
     return absl::StrCat("whole modules are not served: ", kMerge);
+  if (absl::EndsWith(name, ".base_layer.weight")) {
+    // PEFT saves the whole head beside its update, in case it was trained or has other rows than the base's.
+    return absl::StrCat("it is the whole weight beside its update: where that is ", base,
+                        "'s own, save the adapter with save_pretrained(save_embedding_layers=False); else ",
+                        kMerge);
+  }
   const bool is_a = absl::EndsWith(name, kA);
   if (!absl::StartsWith(name, kPrefix) || (!is_a && !absl::EndsWith(name, kB))) {
     return absl::StrCat("want ", kPrefix, "MODULE", kA, " and ", kB, " alone; for others: ", kMerge);

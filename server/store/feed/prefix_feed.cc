@@ -169,12 +169,15 @@ bool PrefixFeed::AskRemote() {
       }
       self->LookAgain();
     };
-    if (!context_.store->FindRemote(prompt_.tokens, prompt_.max_age, found_, on_found)) {
+    // A hit saves no more than that.
+    const absl::Duration patience = ComputingFrom(found_.tokens);
+    if (!context_.store->FindRemote(prompt_.tokens, prompt_.max_age, found_, on_found, patience)) {
       remote_until_ = absl::InfinitePast();
       return true;
     }
     remote_since_ = now;
-    remote_until_ = now + context_.store->remote_wait();
+    remote_patience_ = std::min(patience, context_.store->remote_wait());
+    remote_until_ = now + remote_patience_;
     context_.timer->At(remote_until_, [weak = weak_from_this()] {
       if (const auto self = weak.lock()) self->LookAgain();
     });
@@ -188,7 +191,10 @@ bool PrefixFeed::AskRemote() {
   remote_waited_ = now - remote_since_;
   remote_until_ = absl::InfinitePast();
   if (!found.has_value()) {
-    context_.store->CountLateRemote(PrefixStore::RemoteWork::kFind);
+    // One that had less time than others get is not to blame.
+    if (remote_patience_ == context_.store->remote_wait()) {
+      context_.store->CountLateRemote(PrefixStore::RemoteWork::kFind);
+    }
     return true;
   }
   // Meanwhile another run may have stored some of it, which is sent: of use is what follows that.
@@ -309,10 +315,14 @@ StoredFrames PrefixFeed::FirstFrames() {
 }
 
 absl::Duration PrefixFeed::ReadLimit() const {
-  if (prompt_.tokens_per_second <= 0) return kReadLimit;
-  const auto left = static_cast<double>(static_cast<int64_t>(prompt_.tokens.size()) - sent_.tokens);
-  const absl::Duration all = kReadSlack + absl::Seconds(left / prompt_.tokens_per_second) - read_waited_;
+  const absl::Duration all = kReadSlack + ComputingFrom(sent_.tokens) - read_waited_;
   return std::clamp(all, absl::ZeroDuration(), kReadLimit);
+}
+
+absl::Duration PrefixFeed::ComputingFrom(int64_t tokens) const {
+  if (prompt_.tokens_per_second <= 0) return absl::InfiniteDuration();
+  const auto left = static_cast<double>(static_cast<int64_t>(prompt_.tokens.size()) - tokens);
+  return absl::Seconds(left / prompt_.tokens_per_second);
 }
 
 bool PrefixFeed::Join() {

@@ -24,7 +24,8 @@ namespace aludel {
 
 // Sends what the prefix store has of one prompt, frame by frame as there is room, reads ahead what is on disk or at the
 // remote, and waits where another run is encoding more of it. What no run here has or encodes is looked for at the
-// remote, once, and a remote that does not answer is not waited for: see PrefixStore::remote_wait. It looks up all of the
+// remote, once, and one that does not answer is waited for no longer than computing what it may have would take, and never
+// longer than PrefixStore::remote_wait. It looks up all of the
 // prompt before the last of what it found is read and sent, and says what is left to compute as soon as it knows; of what
 // then cannot be read it says so at the end. Never waits on a thread: it goes on when Resume is called, on the timer's
 // thread, since copying frames takes long. Thread-safe. The sink's calls come from one thread at a time, all of them
@@ -108,6 +109,8 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   void Add(std::vector<StoredChunk> chunks);
   // What it has goes into chunks_. False: it is asked, and LookAgain will be called.
   bool AskRemote();
+  // What computing the rest of the prompt takes; InfiniteDuration: that is not known.
+  absl::Duration ComputingFrom(int64_t tokens) const;
   bool AskedRemote() const { return remote_until_ == absl::InfinitePast(); }
   // Sets flight_. False: another run's chunks are worth waiting for.
   bool Join();
@@ -137,7 +140,8 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   absl::Time waits_until_ = absl::InfiniteFuture();  // for others, from the first wait on
   // For the remote's answer; InfiniteFuture: it was not asked, InfinitePast: nothing more is expected of it.
   absl::Time remote_until_ = absl::InfiniteFuture();
-  absl::Time remote_since_;       // when it was asked
+  absl::Time remote_since_;  // when it was asked
+  absl::Duration remote_patience_;
   absl::Duration remote_waited_;  // for its answer
 
   absl::Mutex mutex_;

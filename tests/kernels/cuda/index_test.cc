@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/cuda/gemm/batch_index.h"
 
 namespace aludel::cuda {
 namespace {
@@ -36,6 +37,69 @@ TEST(PageOffset, CountsElementsInLayoutOrder) {
     }
   }
   EXPECT_EQ(PageOffset(2'000'000, 8, 7, 16, 15, 128), ((2'000'000ll * 8 + 7) * 16 + 15) * 128);
+}
+
+// Every step is one block's, runs are as long as each other but for one step, and no two pieces share a place.
+TEST(BatchCut, DealsAllStepsOut) {
+  for (const auto& [tiles, steps] : {std::pair{1, 1}, {1, 17}, {3, 9}, {32, 64}, {17, 4}, {5, 1}}) {
+    for (const int blocks : {1, 2, 3, 7, 16, tiles * steps}) {
+      if (blocks > tiles * steps) continue;
+      const BatchCut cut{tiles, steps, blocks};
+      EXPECT_EQ(cut.First(0), 0);
+      EXPECT_EQ(cut.First(blocks), tiles * steps);
+      std::set<std::pair<int, int>> pieces;  // block and tile
+      for (int block = 0; block < blocks; ++block) {
+        const int run = cut.First(block + 1) - cut.First(block);
+        EXPECT_GE(run, tiles * steps / blocks);
+        EXPECT_LE(run, (tiles * steps + blocks - 1) / blocks);
+        for (int step = cut.First(block); step < cut.First(block + 1); ++step) {
+          ASSERT_EQ(cut.BlockOf(step), block) << tiles << " " << steps << " " << blocks << " " << step;
+          pieces.emplace(block, step / steps);
+        }
+      }
+      std::set<int> places;
+      for (const auto& [block, tile] : pieces) {
+        const bool whole = cut.First(block) <= tile * steps && cut.First(block + 1) >= (tile + 1) * steps;
+        if (whole) continue;
+        const int place = cut.PieceOf(block, tile);
+        EXPECT_TRUE(place >= 0 && place < blocks * kBatchPieces && places.insert(place).second);
+      }
+    }
+  }
+}
+
+TEST(BatchCut, IsOfTheMatrixAndTheGpu) {
+  constexpr size_t kRoom = size_t{32} << 20;
+  const auto cut = [](int64_t out, int64_t in) { return CutBatch(out, in, 132, kRoom); };
+  // An 8B model's: output of attention, keys with values, gate with up, down; and a demo's.
+  EXPECT_EQ(cut(4096, 4096).blocks, 128);
+  EXPECT_EQ(cut(2048, 4096).blocks, 64);
+  EXPECT_EQ(cut(28672, 4096).blocks, 264);
+  EXPECT_EQ(cut(4096, 14336).blocks, 264);
+  EXPECT_EQ(cut(31, 8).blocks, 1);
+  EXPECT_EQ(cut(129, 4100).tiles, 2);
+  EXPECT_EQ(cut(129, 4100).steps, 65);
+  EXPECT_LE(264 * kBatchPieces * kBatchPieceBytes, kRoom);
+  EXPECT_EQ(CutBatch(28672, 4096, 132, 10 * kBatchPieces * kBatchPieceBytes).blocks, 10);
+}
+
+// A bank row of shared memory has 128 bytes; eight lanes of 16 each are served at a time.
+TEST(BatchChunkAt, SpreadsWhatEightLanesReadAtATime) {
+  std::set<int> all;
+  for (int row = 0; row < 16; ++row) {
+    for (int chunk = 0; chunk < kBatchChunks; ++chunk) all.insert(BatchChunkAt(row, chunk));
+  }
+  EXPECT_EQ(all.size(), 16 * kBatchChunks);
+  EXPECT_EQ(*all.rbegin(), 16 * kBatchRowBytes - 16);
+  for (int row = 0; row < 16; row += 2) {
+    for (int first = 0; first < kBatchChunks; first += 4) {
+      std::set<int> banks;
+      for (int lane = 0; lane < 8; ++lane) {
+        banks.insert(BatchChunkAt(row + lane / 4, first + lane % 4) % 128);
+      }
+      EXPECT_EQ(banks.size(), 8);
+    }
+  }
 }
 
 TEST(FirstVisible, IsTheCpuFormula) {

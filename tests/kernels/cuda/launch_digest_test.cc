@@ -63,6 +63,13 @@ TEST(LaunchDigest, TellsEveryFieldOfWhatLaunchersTake) {
        [](auto& a) { a.a_stride = 1; }, [](auto& a) { a.in = 1; },
        [](auto& a) { a.bias = Address<float>(64); }, [](auto& a) { a.accumulate = true; },
        [](auto& a) { a.out.cols = 1; }});
+  ExpectAllDiffer<BatchArgs>(
+      {[](auto& a) { a.w = Address<Bf16>(64); }, [](auto& a) { a.a = Address<Bf16>(64); },
+       [](auto& a) { a.a_stride = 1; }, [](auto& a) { a.in = 1; },
+       [](auto& a) { a.bias = Address<float>(64); }, [](auto& a) { a.accumulate = true; },
+       [](auto& a) { a.out.cols = 1; }, [](auto& a) { a.cut.tiles = 1; }, [](auto& a) { a.cut.steps = 1; },
+       [](auto& a) { a.cut.blocks = 1; }, [](auto& a) { a.pieces = Address<float>(64); },
+       [](auto& a) { a.arrived = Address<uint32_t>(64); }});
   ExpectAllDiffer<LowRankArgs>(
       {[](auto& a) { a.tiles = Address<LowRankTile>(64); }, [](auto& a) { a.count = 1; },
        [](auto& a) { a.most_rank = 1; }, [](auto& a) { a.most_out_tiles = 1; }, [](auto& a) { a.x.rows = 1; },

@@ -80,6 +80,20 @@ class Sass(unittest.TestCase):
             wide = sum(bits == 128 for bits in kernel.widths("LDG"))
             self.assertGreaterEqual(wide, 16 if name.startswith("Scaled") else 24 if name.startswith("Bf16") else 22, name)
 
+    def test_batch_products_copy_ahead_and_read_shared_memory_16_bytes_at_once(self) -> None:
+        for name, kernel in like(r"BatchProduct<\d>").items():
+            tiles = int(name[-2])
+            self.assertEqual((kernel.count("CALL"), kernel.count("LDL"), kernel.count("STL")), (0, 0, 0), name)
+            # Of W and of the rows: three steps in front of the loop, one in it.
+            self.assertEqual(kernel.count("LDGSTS"), 4 * (8 + tiles // 2), name)
+            # Two times 32 inputs of a step: two tiles of outputs of two halves each, and the rows.
+            wide = kernel.widths("LDS").count(128)
+            self.assertEqual(wide, 2 * (4 + tiles), name)
+            self.assertEqual(kernel.count("HMMA"), 2 * 2 * 2 * tiles, name)
+            # Pieces come and go whole: two tiles of outputs.
+            self.assertEqual(kernel.widths("STG").count(128), 2 * tiles, name)
+            self.assertEqual(kernel.widths("LDG").count(128), 2 * tiles, name)
+
     def test_products_of_low_rank_read_inputs_16_bytes_at_once_and_call_nothing(self) -> None:
         for name, kernel in {**like(r"Shrink<.*>"), **like(r"Expand<.*>")}.items():
             self.assertEqual(kernel.count("CALL"), 0, name)
@@ -97,6 +111,8 @@ class Sass(unittest.TestCase):
     def test_blocks_that_run_at_once_on_an_sm(self) -> None:
         # Threads of a block, and blocks that registers leave room for.
         wanted = {r"Bf16Product<1>": (256, 2), r"Bf16Product<2>": (256, 1), r"ScaledProduct<.*>": (256, 2),
+                  # Two of them have room for their stages.
+                  r"BatchProduct<[24]>": (128, 4), r"BatchProduct<8>": (128, 3),
                   r"NormQkv<.*>": (256, 2), r"NormGateUp": (256, 2),
                   r"MmaAttention<MmaShape<128, 2, 4, 1, 64>>": (128, 2), r"MmaAttention<MmaShape<128, 1, 1, 4, 16>>": (128, 4),
                   r"MmaAttention<OverFp8<MmaShape<128, 2, 4, 1, 64>>>": (128, 2),

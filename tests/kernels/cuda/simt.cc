@@ -363,13 +363,16 @@ void Launch(Dim3 grid, Dim3 block, size_t shared_bytes, uint64_t seed,
   current = &state;
   std::mt19937_64 random(seed);
   state.random = &random;
+  std::vector<Dim3> blocks;
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x) {
-        state.index = {x, y, z};
-        RunBlock();
-      }
+      for (unsigned x = 0; x < grid.x; ++x) blocks.push_back({x, y, z});
     }
+  }
+  std::shuffle(blocks.begin(), blocks.end(), random);
+  for (const Dim3& index : blocks) {
+    state.index = index;
+    RunBlock();
   }
   for (Fiber& fiber : state.fibers) Stacks().push_back(std::move(fiber.stack));
   current = nullptr;

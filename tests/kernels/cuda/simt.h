@@ -27,8 +27,8 @@ struct Dim3 {
   unsigned z = 1;
 };
 
-// Runs `body` in every thread of every block, blocks one after another, with `shared_bytes` of shared memory
-// whose address it gets. `seed` orders the warps.
+// Runs `body` in every thread of every block, blocks one after another in a random order, with `shared_bytes` of
+// shared memory whose address it gets. `seed` orders blocks and warps.
 void Launch(Dim3 grid, Dim3 block, size_t shared_bytes, uint64_t seed,
             const std::function<void(char* shared)>& body);
 

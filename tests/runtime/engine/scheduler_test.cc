@@ -61,8 +61,10 @@ class Table {
     return *this;
   }
 
-  StepPlan Plan(int64_t budget, uint64_t step = 0) {
-    StepPlan plan = PlanStep(State(budget, step));
+  StepPlan Plan(int64_t budget, uint64_t step = 0, bool after_long = false) {
+    SchedulerState state = State(budget, step);
+    state.after_long = after_long;
+    StepPlan plan = PlanStep(state);
     for (const StepItem& item : plan.items) {
       for (SchedulerSequence& sequence : sequences_) {
         if (sequence.id == item.id) sequence.last_step = step;
@@ -110,6 +112,38 @@ TEST(Scheduler, DecodesFirstAndFillsTheRestWithPrompts) {
   Table table(99);
   table.Decode(1).Prompt(2, 100).Decode(3).Prompt(4, 100);
   EXPECT_THAT(table.Plan(8).items, ElementsAre(StepItem{1, 1}, StepItem{2, 6}, StepItem{3, 1}));
+}
+
+TEST(Scheduler, LetsWhatLacksFewTokensPassLongPrompts) {
+  // The last two tokens of a prompt that was handed over, behind one that has all to compute.
+  EXPECT_THAT(Table(40).Prompt(1, 100).Add(2, 20, 2).Plan(16).items,
+              ElementsAre(StepItem{1, 14}, StepItem{2, 2}));
+  EXPECT_THAT(Table(40).Prompt(1, 100).Add(2, 20, 3).Plan(16).items, ElementsAre(StepItem{1, 16}))
+      << "more than an eighth of the step";
+  Table many(80);
+  many.Prompt(1, 100);
+  for (uint64_t id = 2; id < 8; ++id) many.Add(id, 20, 2);
+  EXPECT_THAT(many.Plan(16).items,
+              ElementsAre(StepItem{1, 8}, StepItem{2, 2}, StepItem{3, 2}, StepItem{4, 2}, StepItem{5, 2}))
+      << "half of the step is for the others";
+  EXPECT_THAT(Table(40).Prompt(1, 100).Add(2, 20, 2).Pause().Plan(16).items, ElementsAre(StepItem{1, 16}));
+}
+
+TEST(Scheduler, GivesWhatLacksFewTokensAStepOfItsOwnBehindALongOne) {
+  Table table(60);
+  table.Decode(1).Prompt(2, 100).Add(3, 20, 2);
+  const StepPlan both = table.Plan(16);
+  EXPECT_THAT(both.items, ElementsAre(StepItem{1, 1}, StepItem{2, 13}, StepItem{3, 2}));
+  EXPECT_TRUE(both.has_long);
+  const StepPlan alone = table.Plan(16, /*step=*/1, /*after_long=*/true);
+  EXPECT_THAT(alone.items, ElementsAre(StepItem{1, 1}, StepItem{3, 2}));
+  EXPECT_FALSE(alone.has_long) << "the next one is for all";
+  EXPECT_THAT(Table(60).Decode(1).Prompt(2, 100).Plan(16, 1, true).items,
+              ElementsAre(StepItem{1, 1}, StepItem{2, 15}))
+      << "there is none";
+  EXPECT_THAT(Table(7).Add(1, 5, 100).Add(2, 20, 2, /*kept_blocks=*/5).Plan(16, 1, true).items,
+              ElementsAre(StepItem{1, 3}))
+      << "it finds no block";
 }
 
 TEST(Scheduler, KeepsAQuarterOfTheBudgetForPromptsAndRotatesDecodes) {

@@ -120,7 +120,7 @@ class DecodeGraphs : public ::testing::TestWithParam<Case> {};
 
 TEST_P(DecodeGraphs, GiveTheSameBitsAsSingleLaunches) {
   Decoder with(GetParam(), {.graphs = true}), without(GetParam(), {.graphs = false});
-  // Rows of both small products and, from 17 on, of the library's.
+  // On a GPU rows of the product of few rows, fused and not, and from 9 on of two sizes of that of batches.
   for (const int batch : {1, 2, 9, 17, 1}) {
     const auto expected = without.Run(batch);
     const auto found = with.Run(batch);

@@ -29,7 +29,8 @@ float MaxDifference(absl::Span<const float> a, absl::Span<const float> b) {
   float worst = 0.0f;
   for (size_t i = 0; i < a.size(); ++i) {
     const float difference = std::fabs(a[i] - b[i]);
-    if (!(difference <= worst)) worst = difference;  // a NaN stays
+    if (std::isnan(difference)) return difference;
+    worst = std::max(worst, difference);
   }
   return worst;
 }

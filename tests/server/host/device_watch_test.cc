@@ -39,5 +39,15 @@ TEST(SlowProducts, AreCounted) {
   EXPECT_EQ(SlowProductsMet().latest, "b");
 }
 
+TEST(TimedProducts, AreCounted) {
+  const TimedProducts before = ProductsTimed();
+  ReportTimedProduct(/*improved=*/true, 1.5);
+  ReportTimedProduct(/*improved=*/false, 2.0);
+  const TimedProducts after = ProductsTimed();
+  EXPECT_EQ(after.shapes, before.shapes + 2);
+  EXPECT_EQ(after.improved, before.improved + 1);
+  EXPECT_EQ(after.milliseconds, before.milliseconds + 3.5);
+}
+
 }  // namespace
 }  // namespace aludel

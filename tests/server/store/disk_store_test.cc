@@ -11,6 +11,7 @@
 #include <future>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "runtime/codec/store/segment_scan.h"
@@ -374,6 +375,59 @@ TEST_F(DiskStore, AChunkMayWaitForItsSecondRequest) {
   ASSERT_TRUE(AwaitEntries(store, 1));
   EXPECT_EQ(Found(store, "abcd"), "abcd");
   EXPECT_TRUE(AwaitEntries(store, 2));
+}
+
+// Memory drops the beginning of a prompt before the disk has it: the rest is stored behind it, and all of it is found.
+TEST_F(DiskStore, WhatWaitsForTheDiskIsStoredWhenMemoryHasDroppedIt) {
+  const std::string text = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN";
+  for (const auto eviction : {PrefixStore::Eviction::kUtility, PrefixStore::Eviction::kLru}) {
+    std::filesystem::remove_all(directory_);
+    PrefixStore::Options options = Options();
+    options.eviction = eviction;
+    options.memory_bytes = 2048;  // of some 400 a chunk
+    PrefixStore store(options);
+    absl::Notification stalled, goes_on;
+    store.Clear([&](const absl::Status&) {
+      stalled.Notify();
+      goes_on.WaitForNotification();
+    });
+    stalled.WaitForNotification();
+    EXPECT_TRUE(PutLetters(store, text));
+    EXPECT_LE(store.stats().memory.entries, 5u);
+    EXPECT_LE(store.stats().memory.bytes, 2048u);
+    EXPECT_EQ(store.stats().disk.entries, 0u);
+    EXPECT_EQ(Found(store, text), text);
+    EXPECT_EQ(store.stats().rejects.front_gone, 0u);
+    goes_on.Notify();
+    ASSERT_TRUE(AwaitEntries(store, 10));
+    ASSERT_TRUE(Await(store, [](const StoreStats& stats) { return stats.queued_bytes == 0; }));
+    EXPECT_EQ(Found(store, text), text);
+    EXPECT_GT(store.stats().loads, 0u);
+  }
+}
+
+// What is cleared while it waits for the disk is not found any more.
+TEST_F(DiskStore, WhatIsClearedWhileItWaitsForTheDiskIsGone) {
+  PrefixStore::Options options = Options();
+  options.memory_bytes = 2048;
+  PrefixStore store(options);
+  absl::Notification stalled, goes_on;
+  store.Clear([&](const absl::Status&) {
+    stalled.Notify();
+    goes_on.WaitForNotification();
+  });
+  stalled.WaitForNotification();
+  EXPECT_TRUE(PutLetters(store, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN"));
+  StorePosition at = store.Begin(FakeSpec(), "");
+  store.Peek(Letters("abcdefgh"), &at);
+  ASSERT_EQ(at.tokens, 8);
+  std::promise<absl::Status> cleared;
+  EXPECT_EQ(store.ClearSome({.from = at.key}, [&](const absl::Status& status) { cleared.set_value(status); }),
+            9u);
+  EXPECT_EQ(Found(store, "abcdefghijklmnop"), "abcd");
+  goes_on.Notify();
+  EXPECT_TRUE(cleared.get_future().get().ok());
+  EXPECT_EQ(Found(store, "abcdefghijklmnop"), "abcd");
 }
 
 }  // namespace

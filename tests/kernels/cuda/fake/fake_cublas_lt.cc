@@ -1,5 +1,6 @@
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -25,9 +26,15 @@ struct Preference {
   size_t workspace;
   uint32_t alignment_w, alignment_a, alignment_out;
 };
+// What it was chosen for: a product must not promise less.
+struct Algorithm {
+  Preference plan;
+  int place;  // among those that are offered
+};
 static_assert(sizeof(Operation) <= sizeof(cublasLtMatmulDescOpaque_t));
 static_assert(sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t));
 static_assert(sizeof(Preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t));
+static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
 
 template <typename T>
 void Put(void* opaque, const T& value) {
@@ -68,9 +75,9 @@ float Dot(const float* a, const float* b, uint64_t count) {
   return sum;
 }
 
-// out^T [out, rows] = W a^T + bias (+ out^T).
+// out^T [out, rows] = W a^T + bias (+ c^T, which is as out^T, or that).
 void Multiply(const Operation& operation, const void* w, const Layout& w_layout, const void* a,
-              const Layout& a_layout, bool accumulate, void* out, const Layout& out_layout) {
+              const Layout& a_layout, const void* c, bool accumulate, void* out, const Layout& out_layout) {
   const std::vector<float> weights = Floats(w, w_layout), inputs = Floats(a, a_layout);
   const uint64_t depth = w_layout.rows;
   for (uint64_t row = 0; row < out_layout.cols; ++row) {
@@ -79,11 +86,11 @@ void Multiply(const Operation& operation, const void* w, const Layout& w_layout,
       float sum = Dot(&weights[o * depth], &inputs[row * depth], depth);
       if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += operation.bias[o];
       if (out_layout.type == CUDA_R_32F) {
-        float& element = static_cast<float*>(out)[at];
-        element = accumulate ? element + sum : sum;
+        const float before = accumulate ? static_cast<const float*>(c)[at] : 0.0f;
+        static_cast<float*>(out)[at] = before + sum;
       } else {
-        Bf16& element = static_cast<Bf16*>(out)[at];
-        element = ToBf16(accumulate ? ToFloat(element) + sum : sum);
+        const float before = accumulate ? ToFloat(static_cast<const Bf16*>(c)[at]) : 0.0f;
+        static_cast<Bf16*>(out)[at] = ToBf16(before + sum);
       }
     }
   }
@@ -156,7 +163,6 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t o
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// The algorithm remembers what it was chosen for: a product must not promise less.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t opaque,
                                               cublasLtMatrixLayout_t w, cublasLtMatrixLayout_t,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t out,
@@ -173,9 +179,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (TheWorld().no_heuristic || wanted < 1 || aligned.alignment_w < least || aligned.alignment_a < least) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
-  Put(&results[0].algo, aligned);
-  results[0].state = CUBLAS_STATUS_SUCCESS;
-  *found = 1;
+  for (const int offered = static_cast<int>(TheWorld().algorithms.size()); *found < std::min(wanted, offered);
+       ++*found) {
+    Put(&results[*found].algo, Algorithm{aligned, *found});
+    results[*found].state = CUBLAS_STATUS_SUCCESS;
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -186,11 +194,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t opaque, con
                               void* workspace, size_t workspace_bytes, cudaStream_t stream) {
   const std::lock_guard lock(TheWorld().mutex);
   const auto operation = Get<Operation>(opaque);
-  const auto plan = Get<Preference>(algorithm);
+  const auto chosen = Get<Algorithm>(algorithm);
+  const Preference& plan = chosen.plan;
   const auto w_layout = Get<Layout>(w_opaque), a_layout = Get<Layout>(a_opaque),
              out_layout = Get<Layout>(out_opaque);
   const bool accumulate = Get<float>(beta) != 0.0f;
-  if (Get<float>(alpha) != 1.0f || operation.transposed_w != CUBLAS_OP_T || c != out)
+  if (Get<float>(alpha) != 1.0f || operation.transposed_w != CUBLAS_OP_T || (c != out && !accumulate))
     Die("a product of another kind");
   if (w_layout.rows != a_layout.rows || w_layout.cols != out_layout.rows ||
       a_layout.cols != out_layout.cols || w_layout.type != a_layout.type) {
@@ -209,7 +218,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t opaque, con
   };
   check(w, w_layout, "W");
   check(a, a_layout, "a");
+  check(c, out_layout, "c");
   check(out, out_layout, "out");
+  const double microseconds = TheWorld().algorithms.at(chosen.place);
+  if (microseconds < 0) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (TheWorld().sticky != cudaSuccess || CountLaunch("cublasLtMatmul") != cudaSuccess)
     return CUBLAS_STATUS_EXECUTION_FAILED;
   Enqueue(stream, {"cublasLtMatmul",
@@ -220,10 +232,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t opaque, con
                      AddCost("cublasLtMatmul",
                              {bytes(w_layout) + bytes(a_layout) + bytes(out_layout) * (accumulate ? 2 : 1),
                               static_cast<int64_t>(2 * w_layout.rows * w_layout.cols * a_layout.cols)});
+                     ++TheWorld().counts.algorithms[chosen.place];
+                     TheWorld().clock_us += microseconds;
                      if (TheWorld().count_only) return;
                      // Its scratch holds anything afterwards.
                      std::memset(workspace, 0xff, 4096);
-                     Multiply(operation, w, w_layout, a, a_layout, accumulate, out, out_layout);
+                     Multiply(operation, w, w_layout, a, a_layout, c, accumulate, out, out_layout);
                    },
                    nullptr, nullptr});
   return CUBLAS_STATUS_SUCCESS;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 // A CUDA runtime and cuBLASLt for a machine without a GPU: linked in front of the toolkit's, so that the host code of
 // kernels/cuda and everything above it runs as it is on "cuda:0". Kernels run as their own source on the host (simt.h);
@@ -43,6 +44,9 @@ struct Counts {
   // What the host asked for one by one: kernels and products outside graphs, copies, and graphs.
   int64_t enqueued = 0;
 
+  // Products of cuBLASLt that have run, by the algorithm's place among those that it offers.
+  std::map<int, int64_t> algorithms;
+
   // Of what has run, by kernel; those of the model's steps are known (fake_traffic.cc).
   std::map<std::string, Cost> costs;
 
@@ -63,6 +67,9 @@ void CountOnly(bool count_only);
 void FailAtLaunch(int64_t launches_from_now, int error);
 void FailAllocationsAbove(size_t bytes);  // cudaErrorMemoryAllocation; SIZE_MAX: none
 void WithholdHeuristics(bool withhold);   // cuBLASLt finds no algorithm
+// What cuBLASLt offers for each product from now on, the first first: how long each takes, in microseconds that pass between
+// events (nothing else takes any); of less than 0: it cannot be run after all. One of 1 us at first.
+void OfferAlgorithms(std::vector<double> microseconds);
 // Ends what the above began, sticky errors too; no device may be open.
 void Heal();
 

@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention/scalar_attention.cuh"
 #include "kernels/cuda/attention/wgmma_attention.cuh"
 #include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/gemm/batch_gemm.cuh"
 #include "kernels/cuda/gemm/fused_gemm.cuh"
 #include "kernels/cuda/gemm/low_rank.cuh"
 #include "kernels/cuda/gemm/skinny_gemm.cuh"
@@ -194,6 +195,15 @@ void AddProducts(Kernels& to) {
       0, 32};
 }
 
+template <int... kTiles>
+void AddBatch(Kernels& to) {
+  ((to[Name("BatchProduct", kTiles)] = {Bind<BatchArgs>([](char* shared, const BatchArgs& args) {
+                                          BatchBlock<kTiles>(args, shared);
+                                        }),
+                                        0, kBatchThreads}),
+   ...);
+}
+
 void AddFused(Kernels& to) {
   const auto sums = [](char* shared) { return reinterpret_cast<float*>(shared); };
   const auto rows = [](char* shared) { return reinterpret_cast<Bf16*>(shared + kSkinnySharedBytes); };
@@ -268,6 +278,7 @@ Kernels MakeKernels() {
   Kernels to;
   AddTyped(to);
   AddProducts(to);
+  AddBatch<2, 4, 8>(to);
   AddFused(to);
   AddLowRank(to);
   AddAttention<64, 96, 128, 256>(to);

@@ -23,7 +23,10 @@ bool Step(Queue& queue) {
   const Work work = std::move(first);
   queue.work.pop_front();
   if (work.run) work.run();
-  if (work.reached != nullptr) work.reached->done = true;
+  if (work.reached != nullptr) {
+    work.reached->done = true;
+    work.reached->reached_us = TheWorld().clock_us;
+  }
   return true;
 }
 
@@ -133,6 +136,10 @@ void WithholdHeuristics(bool withhold) {
   const std::lock_guard lock(TheWorld().mutex);
   TheWorld().no_heuristic = withhold;
 }
+void OfferAlgorithms(std::vector<double> microseconds) {
+  const std::lock_guard lock(TheWorld().mutex);
+  TheWorld().algorithms = std::move(microseconds);
+}
 void Heal() {
   World& world = TheWorld();
   const std::lock_guard lock(world.mutex);
@@ -140,6 +147,7 @@ void Heal() {
   world.launches_left = INT64_MAX;
   world.to_come = world.sticky = cudaSuccess;
   world.no_heuristic = false;
+  world.algorithms = {1.0};
 }
 
 }  // namespace aludel::cuda::fake
@@ -197,10 +205,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   FAKE_ENTER();
   *event = NewHandle<cudaEvent_t>();
   world.events[*event] = std::make_unique<Event>();
+  world.events[*event]->timed = (flags & cudaEventDisableTiming) == 0;
   return cudaSuccess;
 }
 
@@ -228,6 +237,16 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ++world.counts.waits;
   if (!mark->done) Drain(mark->stream, mark);
   return world.sticky;
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  FAKE_ENTER();
+  const Event &begin = *Find(world.events, from, "an event"), &end = *Find(world.events, to, "an event");
+  if (!begin.timed || !end.timed || !begin.mark->recorded || !end.mark->recorded)
+    return cudaErrorInvalidResourceHandle;
+  if (!begin.mark->done || !end.mark->done) return cudaErrorNotReady;
+  *milliseconds = static_cast<float>((end.mark->reached_us - begin.mark->reached_us) / 1e3);
+  return cudaSuccess;
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {

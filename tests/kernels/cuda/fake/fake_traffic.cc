@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "kernels/cuda/attention/attention_args.h"
+#include "kernels/cuda/gemm/batch_index.h"
 #include "kernels/cuda/gemm/fused_args.h"
+#include "kernels/cuda/gemm/low_rank_index.h"
 #include "kernels/cuda/gemm/skinny_index.h"
 #include "tests/kernels/cuda/fake/fake_cuda.h"
 
@@ -44,6 +46,14 @@ Cost CostOfProduct(int64_t, const SkinnyArgs& args, int64_t weight_bytes) {
   const int64_t rows = args.out.rows, outs = args.out.cols;
   return {weight_bytes + rows * args.in * (args.a_scales == nullptr ? 2 : 1) +
               BytesOf(args.out) * (args.accumulate ? 2 : 1) + (args.bias == nullptr ? 0 : outs * 4),
+          ProductFlops(rows, args.in, outs)};
+}
+
+// Sums of pieces come and go in the cache.
+Cost CostOfBatch(int64_t, const BatchArgs& args) {
+  const int64_t rows = args.out.rows, outs = args.out.cols;
+  return {(outs + rows) * args.in * 2 + BytesOf(args.out) * (args.accumulate ? 2 : 1) +
+              (args.bias == nullptr ? 0 : outs * 4),
           ProductFlops(rows, args.in, outs)};
 }
 
@@ -86,6 +96,9 @@ void AddProducts(Costs& to) {
           });
     }
   }
+  for (const char* const tiles : {"2", "4", "8"}) {
+    to[std::string("BatchProduct<") + tiles + ">"] = Counted<BatchArgs>(CostOfBatch);
+  }
   to["QuantizeRows"] = Counted<TensorView>([](int64_t, const TensorView& a) -> Cost {
     return {BytesOf(a) + a.rows * a.cols, 0};
   });
@@ -105,6 +118,42 @@ void AddProducts(Costs& to) {
       [](int64_t, const float*, float, int half, const SequenceTable& table) -> Cost {
         return {(table.tokens * 2 + 1) * half * 4, 0};
       });
+}
+
+// `of` every tile of a launch, and so of an adapter once for as many rows as share a tile.
+template <typename OfTile>
+auto CountedTiles(const OfTile& of) {
+  return Counted<LowRankArgs>([of](int64_t, const LowRankArgs& args) {
+    Cost sum;
+    for (int32_t t = 0; t < args.count; ++t) {
+      const Cost cost = of(args, args.tiles[t]);
+      sum.bytes += cost.bytes;
+      sum.flops += cost.flops;
+    }
+    return sum;
+  });
+}
+
+void AddLowRank(Costs& to) {
+  const auto shrink = CountedTiles([](const LowRankArgs& args, const LowRankTile& tile) -> Cost {
+    const int64_t in = args.x.cols, rank = tile.update.rank;
+    return {(rank + tile.count) * in * ElementBytes(args.x.dtype) + tile.count * rank * 4,
+            ProductFlops(tile.count, in, rank)};
+  });
+  // Of spans that have one rank and outputs in whole tiles, as those of the models that are counted.
+  const auto expand = CountedTiles([](const LowRankArgs& args, const LowRankTile& tile) -> Cost {
+    const int64_t outs = int64_t{tile.update.out_tiles} * kLowRankOuts;
+    const int64_t rank = tile.update.rank / tile.update.span_count;
+    return {rank * outs * ElementBytes(args.x.dtype) + tile.count * int64_t{tile.update.rank} * 4 +
+                2 * tile.count * outs * ElementBytes(args.out.dtype),
+            ProductFlops(tile.count, rank, outs)};
+  });
+  for (const char* const types : {"float, true", "float, false", "Bf16, true", "Bf16, false"}) {
+    to["Shrink<" + std::string(types) + ">"] = shrink;
+  }
+  for (const char* const types : {"float, float", "Bf16, float", "Bf16, Bf16"}) {
+    to["Expand<" + std::string(types) + ">"] = expand;
+  }
 }
 
 // Those that go over rows of a type, once for each pair of types.
@@ -147,6 +196,7 @@ void AddRows(Costs& to, const std::string& in, const std::string& out) {
 Costs MakeCosts() {
   Costs to;
   AddProducts(to);
+  AddLowRank(to);
   AddRows<float, float>(to, "float", "float");
   AddRows<float, Bf16>(to, "float", "Bf16");
   AddRows<Bf16, float>(to, "Bf16", "float");

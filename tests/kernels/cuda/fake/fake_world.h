@@ -23,6 +23,7 @@ struct Mark {
   bool recorded = false;
   bool done = true;
   cudaStream_t stream = nullptr;  // whose queue holds it
+  double reached_us = 0;          // when it was done
 };
 
 struct Work {
@@ -43,6 +44,7 @@ struct Queue {
 };
 
 struct Event {
+  bool timed = false;
   std::shared_ptr<Mark> mark = std::make_shared<Mark>();
 };
 
@@ -72,6 +74,8 @@ struct World {
   cudaError_t to_come = cudaSuccess;
   cudaError_t sticky = cudaSuccess;
   bool no_heuristic = false;
+  std::vector<double> algorithms = {1.0};  // OfferAlgorithms
+  double clock_us = 0;
   bool count_only = false;
 };
 World& TheWorld();

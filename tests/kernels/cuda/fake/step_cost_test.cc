@@ -2,12 +2,15 @@
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "gtest/gtest.h"
+#include "runtime/bench/make_adapter.h"
+#include "runtime/model/adapters/lora_weights.h"
 #include "tests/kernels/cuda/fake/fake_cuda.h"
 #include "tests/kernels/cuda/fake/zero_model.h"
 #include "tests/runtime/model/temporary_directory.h"
@@ -34,7 +37,18 @@ constexpr Shape kLlama3b = {"llama-3b", 28, 3072, 8192, 24, 8, 128, 128256};
 constexpr Shape kLlama8b = {"llama-8b", 32, 4096, 14336, 32, 8, 128, 128256};
 
 constexpr int64_t kContext = 1024;
+constexpr double kBytesPerUs = 4.3e6;
 constexpr int64_t kMostRows = 64;
+
+// Of a batch, and what one adds to the weights that a step reads: of rank kRank over every linear layer.
+constexpr int64_t kAdapters = 8;
+constexpr int64_t kRank = 16;
+int64_t AdapterBytes(const Shape& shape) {
+  const int64_t attention = 4 * shape.hidden + 2 * shape.q_dim() + 2 * shape.kv_dim();
+  return static_cast<int64_t>(sizeof(Bf16)) * kRank * shape.layers *
+         (attention + 3 * (shape.hidden + shape.ffn));
+}
+using Adapters = std::vector<std::unique_ptr<LoraWeights>>;
 
 struct Watcher final : LayerObserver {
   absl::Status OnLayer(const LayerSlice&) override { return absl::OkStatus(); }
@@ -43,16 +57,19 @@ struct Watcher final : LayerObserver {
 struct StepCost {
   int64_t launches = 0;
   int64_t bytes = 0;
+  int64_t copies = 0;  // between host and card
 
-  StepCost operator+(const StepCost& other) const { return {launches + other.launches, bytes + other.bytes}; }
-  StepCost operator-(const StepCost& other) const { return {launches - other.launches, bytes - other.bytes}; }
-  StepCost operator*(int64_t times) const { return {launches * times, bytes * times}; }
+  StepCost operator+(const StepCost& other) const {
+    return {launches + other.launches, bytes + other.bytes, copies + other.copies};
+  }
+  StepCost operator-(const StepCost& other) const { return *this + other * -1; }
+  StepCost operator*(int64_t times) const { return {launches * times, bytes * times, copies * times}; }
 };
 
 // Of a decode step by rows; a token is drawn for each.
 using CostsByRows = std::map<int64_t, StepCost>;
 
-StepCost CostOfStep(TestModel& model, int64_t rows, bool fused) {
+StepCost CostOfStep(TestModel& model, int64_t rows, bool fused, const Adapters& adapters = {}) {
   const int32_t id = 5;
   Watcher watcher;
   std::vector<BatchItem> items(rows);
@@ -63,12 +80,13 @@ StepCost CostOfStep(TestModel& model, int64_t rows, bool fused) {
     item.draw = RowSampling{};
     if (!fused) item.observer = &watcher;  // wants to see what stands between the operations
   }
+  for (size_t i = 0; i < adapters.size(); ++i) items[i].adapter = adapters[i].get();
   std::vector<float> logits;
   ResetCounts();
   const absl::Status status = model.model().Forward(absl::MakeSpan(items), model.pool(), &logits);
   EXPECT_TRUE(status.ok()) << status;
   const Counts counted = counts();
-  StepCost sum{counted.kernels(), 0};
+  StepCost sum{counted.kernels(), 0, counted.copies};
   for (const auto& [kernel, launches] : counted.launches) {
     EXPECT_EQ(counted.costs.count(kernel), 1) << kernel << ": what it moves is not known";
   }
@@ -76,31 +94,65 @@ StepCost CostOfStep(TestModel& model, int64_t rows, bool fused) {
   return sum;
 }
 
-// `shape`'s, from those of one layer and of two over a small vocabulary, whose head is replaced.
-CostsByRows CostsOf(const Shape& shape, bool fused, DType kv = DType::kBf16) {
-  CostsByRows of[2];
+// `shape`'s, from those `of` one layer and of two over a small vocabulary, whose head is replaced.
+template <typename OfModel>
+CostsByRows OfAllLayers(const Shape& shape, DType kv, const OfModel& of) {
+  CostsByRows small_costs[2];
   Shape small = shape;
   small.vocab = 1024;
   for (small.layers = 1; small.layers <= 2; ++small.layers) {
     const TemporaryDirectory files;
     WriteZeros(small, files.path());
     TestModel model(files.path(), {.max_rows = kMostRows}, kv, kContext);
-    for (const int64_t rows : {1, 4, 16, 64}) of[small.layers - 1][rows] = CostOfStep(model, rows, fused);
+    small_costs[small.layers - 1] = of(model, files.path());
   }
   CostsByRows all;
-  for (const auto& [rows, one] : of[0]) {
+  for (const auto& [rows, one] : small_costs[0]) {
     // The head's matrix, and logits that are written and read.
-    const StepCost head{0, (shape.vocab - small.vocab) * (shape.hidden * 2 + rows * 8)};
-    all[rows] = one + (of[1][rows] - one) * (shape.layers - 1) + head;
+    const StepCost head{0, (shape.vocab - small.vocab) * (shape.hidden * 2 + rows * 8), 0};
+    all[rows] = one + (small_costs[1][rows] - one) * (shape.layers - 1) + head;
   }
   return all;
 }
 
-// Of the time that copying the bound takes, at 4.3 TB/s, in that of a step whose launches each leave the memory idle for so long.
+CostsByRows CostsOf(const Shape& shape, bool fused, DType kv = DType::kBf16) {
+  return OfAllLayers(shape, kv, [&](TestModel& model, const std::string&) {
+    CostsByRows costs;
+    for (const int64_t rows : {1, 4, 16, 64}) costs[rows] = CostOfStep(model, rows, fused);
+    return costs;
+  });
+}
+
+Adapters MakeAdapters(TestModel& model, const std::string& base) {
+  const TemporaryDirectory files;
+  Adapters adapters;
+  for (uint64_t seed = 1; seed <= kAdapters; ++seed) {
+    const std::string directory = files.File(std::to_string(seed));
+    EXPECT_TRUE(MakeAdapter({.base = base, .out = directory, .rank = kRank, .seed = seed}).ok());
+    adapters.push_back(
+        LoraWeights::Load(model.device(), directory, {base, model.model().hash(), model.model().config()})
+            .value());
+  }
+  return adapters;
+}
+
+// Of a step of kAdapters rows, each of an adapter of its own or all of the base alone.
+StepCost CostOfAdapters(const Shape& shape, bool with) {
+  const CostsByRows costs = OfAllLayers(shape, DType::kBf16, [&](TestModel& model, const std::string& base) {
+    const Adapters adapters = with ? MakeAdapters(model, base) : Adapters();
+    return CostsByRows{{kAdapters, CostOfStep(model, kAdapters, /*fused=*/true, adapters)}};
+  });
+  return costs.at(kAdapters);
+}
+
+// Of a step, at 4.3 TB/s, whose launches each leave the memory idle for so long.
+double Microseconds(const StepCost& cost, double idle_us) {
+  return static_cast<double>(cost.bytes) / kBytesPerUs + static_cast<double>(cost.launches) * idle_us;
+}
+
+// Of that, the time that copying the bound takes.
 double Share(int64_t bound, const StepCost& cost, double idle_us) {
-  constexpr double kBytesPerUs = 4.3e6;
-  return static_cast<double>(bound) /
-         (static_cast<double>(cost.bytes) + static_cast<double>(cost.launches) * idle_us * kBytesPerUs);
+  return static_cast<double>(bound) / kBytesPerUs / Microseconds(cost, idle_us);
 }
 
 // `line` stands in a table of tests/gpu/README.md.
@@ -155,6 +207,28 @@ TEST(StepCosts, ACacheOfFp8IsReadAndWrittenByHalf) {
                                      static_cast<double>(bound) / 1e9,
                                      static_cast<double>(wide.at(rows).bytes - now.bytes) / 1e9));
     }
+  }
+  CountOnly(false);
+}
+
+// Their weights are read once and nothing else comes near them; launches are two for each product, however many there are.
+TEST(StepCosts, OfAdaptersBesideTheirBase) {
+  CountOnly(true);
+  for (const Shape& shape : {kLlama3b, kLlama8b}) {
+    const StepCost base = CostOfAdapters(shape, false), with = CostOfAdapters(shape, true);
+    const StepCost more = with - base;
+    const auto weights = static_cast<double>(kAdapters * AdapterBytes(shape));
+    EXPECT_GE(static_cast<double>(more.bytes), weights);
+    EXPECT_LE(static_cast<double>(more.bytes), 1.12 * weights);
+    EXPECT_LE(static_cast<double>(more.bytes), 0.07 * static_cast<double>(base.bytes));
+    constexpr int64_t kProducts = 5;  // queries, keys with values, outputs, gate with up, down
+    EXPECT_EQ(more.launches, 2 * kProducts * shape.layers);
+    EXPECT_LE(more.copies, kProducts * shape.layers);
+    ExpectInReadme(absl::StrFormat(
+        "| %s | %d | %d | %d | %d | %.3f | %.3f | %.3f | %.2f | %.2f | %.2f |", shape.name, base.launches,
+        with.launches, base.copies, with.copies, weights / 1e9, static_cast<double>(base.bytes) / 1e9,
+        static_cast<double>(with.bytes) / 1e9, Microseconds(with, 0) / Microseconds(base, 0),
+        Microseconds(with, 3) / Microseconds(base, 3), Microseconds(with, 7) / Microseconds(base, 7)));
   }
   CountOnly(false);
 }

@@ -22,6 +22,7 @@ TESTS = {
     "rows_test": ("cuda_rows_test", "*"),
     "scalar_attention_test": ("cuda_scalar_attention_test", "*"),
     "fused_gemm_test": ("cuda_fused_gemm_test", "*"),
+    "batch_gemm_test": ("cuda_batch_gemm_test", "*"),
     "low_rank_test": ("cuda_low_rank_test", "*OwnAdapter"),
     "sample_test": ("cuda_sample_test", "*EveryVocabulary:*ThroughTies"),
     "skinny_gemm_test": ("cuda_skinny_gemm_test", "*"),

@@ -190,6 +190,34 @@ TEST_F(CalibrationPlanTest, RefusesWhatDoesNotFitAndNamesWhatWould) {
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << "and nothing is free";
 }
 
+TEST_F(CalibrationPlanTest, GroupsAreAsLargeAsMemoryAllows) {
+  config_.layers = 8;
+  config_.kv_heads = 32;  // moments of a group are then most of what is held
+  config_.head_dim = 16;
+  job_.options.linear = true;
+  const auto needs = [&](int layers) {
+    job_.options.group_layers = layers;
+    const double memory = MakePlan(CountWork(Input(), job_.base.scd.max_answer_tokens), nullptr).memory;
+    job_.options.group_layers = 0;
+    return memory;
+  };
+  const auto within = [&](double memory) { return GroupLayersWithin(Input(), {memory, {}, true, false}); };
+  ASSERT_GT(needs(0), needs(4));
+  ASSERT_GT(needs(4), needs(2));
+  EXPECT_EQ(within(needs(0)), 0);
+  EXPECT_EQ(within(needs(0) - 1), 4);
+  EXPECT_EQ(within(needs(4) - 1), 2);
+  EXPECT_EQ(within(needs(1)), 1);
+  EXPECT_EQ(within(1000), 0) << "none fits: CheckRoom says what would";
+  EXPECT_EQ(GroupLayersWithin(Input(), {}), 0) << "nothing says what is free";
+  job_.options.group_layers = 8;
+  EXPECT_EQ(within(1000), 8) << "the job names them";
+  job_.options.group_layers = 0;
+  PlanInput extending = Input();
+  extending.extended = AludelShape{.groups = {{1, 7, 8}}};
+  EXPECT_EQ(GroupLayersWithin(extending, {1000.0, {}, true, false}), 0) << "the format has its own";
+}
+
 TEST_F(CalibrationPlanTest, ABudgetBuysWhatFitsAndMoreTimeNeverLess) {
   const double whole = Seconds(InputWithMore());
   BudgetChoice before;

@@ -1,6 +1,5 @@
 #include "runtime/model/adapters/lora_adapter.h"
 
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -16,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "runtime/model/weights/weight_stream.h"
 #include "runtime/model/weights/weights.h"
+#include "tests/runtime/model/adapters/adapter_server.h"
 #include "tests/runtime/model/temporary_directory.h"
 #include "tests/testing/test_model.h"
 
@@ -31,21 +31,6 @@ std::vector<float> Logits(const ModelPath& path, const std::vector<int32_t>& ids
                           const TransformerOptions& options) {
   TestModel model(path, options, options.compute, static_cast<int64_t>(ids.size()));
   return model.Run(ids);
-}
-
-float Largest(absl::Span<const float> values) {
-  float largest = 0;
-  for (const float value : values) largest = std::max(largest, std::fabs(value));
-  return largest;
-}
-
-float MaxDifference(absl::Span<const float> a, absl::Span<const float> b) {
-  EXPECT_EQ(a.size(), b.size());
-  float worst = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (!(std::fabs(a[i] - b[i]) <= worst)) worst = std::fabs(a[i] - b[i]);  // a NaN stays
-  }
-  return worst;
 }
 
 // Adapters by golden/make_adapters.py, which computes them unmerged.
@@ -203,6 +188,8 @@ TEST_F(LoraAdapterFiles, TensorsThatWouldChangeNothingAreNamed) {
   EXPECT_THAT(error_with(prefix + "embed_tokens.weight"),
               HasSubstr("want base_model.model.MODULE.lora_A.weight"));
   EXPECT_THAT(error_with("base_model.model.lm_head.modules_to_save.weight"), HasSubstr("whole modules"));
+  EXPECT_THAT(error_with("base_model.model.lm_head.base_layer.weight"),
+              HasSubstr("save_pretrained(save_embedding_layers=False)"));
 }
 
 TEST_F(LoraAdapterFiles, ATiedHeadCannotBeUpdatedAlone) {

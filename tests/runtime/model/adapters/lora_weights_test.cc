@@ -1,6 +1,5 @@
 #include "runtime/model/adapters/lora_weights.h"
 
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -13,11 +12,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/bench/make_adapter.h"
-#include "runtime/model/transformer.h"
 #include "runtime/model/weights/safetensors.h"
 #include "runtime/model/weights/weight_stream.h"
+#include "tests/runtime/model/adapters/adapter_server.h"
 #include "tests/runtime/model/temporary_directory.h"
-#include "tests/testing/test_model.h"
 
 namespace aludel {
 namespace {
@@ -27,78 +25,6 @@ using ::testing::HasSubstr;
 constexpr char kGolden[] = "tests/runtime/model/golden/";
 
 std::string AdapterDirectory(const std::string& name) { return absl::StrCat(kGolden, "adapters/", name); }
-
-float Largest(absl::Span<const float> values) {
-  float largest = 0;
-  for (const float value : values) largest = std::max(largest, std::fabs(value));
-  return largest;
-}
-
-float MaxDifference(absl::Span<const float> a, absl::Span<const float> b) {
-  EXPECT_EQ(a.size(), b.size());
-  float worst = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (!(std::fabs(a[i] - b[i]) <= worst)) worst = std::fabs(a[i] - b[i]);  // a NaN stays
-  }
-  return worst;
-}
-
-// A base on a device of its own, with adapters beside it.
-class Server {
- public:
-  Server(const std::string& base, const TransformerOptions& options)
-      : base_(base), model_(base, options, options.compute, /*tokens=*/512) {}
-
-  Transformer& model() { return model_.model(); }
-  LoraWeights::Base Base() { return {base_, model().hash(), model().config(), model().options().compute}; }
-  std::unique_ptr<LoraWeights> Load(const std::string& directory) {
-    auto adapter = LoraWeights::Load(model_.device(), directory, Base());
-    if (!adapter.ok()) ADD_FAILURE() << adapter.status().message();
-    return *std::move(adapter);
-  }
-
-  // A sequence of these ids with an adapter, or with none.
-  struct Row {
-    const std::vector<int32_t>* ids;
-    const LoraWeights* adapter;
-  };
-  // Logits of the last token of each, all in one batch whose blocks begin anew.
-  std::vector<std::vector<float>> Run(const std::vector<Row>& rows) {
-    std::vector<BlockTable> tables(rows.size());
-    std::vector<BatchItem> items(rows.size());
-    for (size_t i = 0; i < rows.size(); ++i) {
-      EXPECT_TRUE(tables[i].Grow(pool(), static_cast<int64_t>(rows[i].ids->size())).ok());
-      items[i].ids = *rows[i].ids;
-      items[i].blocks = tables[i].ids();
-      items[i].wants_logits = true;
-      items[i].adapter = rows[i].adapter;
-    }
-    return Forward(items);
-  }
-  std::vector<std::vector<float>> Forward(std::vector<BatchItem>& items) {
-    std::vector<float> logits;
-    const absl::Status status = model().Forward(absl::MakeSpan(items), pool(), &logits);
-    EXPECT_TRUE(status.ok()) << status.message();
-    std::vector<std::vector<float>> of;
-    for (size_t i = 0; i < items.size(); ++i) {
-      const auto* at = logits.data() + i * model().config().vocab;
-      of.emplace_back(at, at + model().config().vocab);
-    }
-    return of;
-  }
-  BlockPool& pool() {
-    if (pool_ == nullptr) {
-      pool_ =
-          BlockPool::Create(model_.device(), model().MakeKvLayout(64, 16, model().options().compute)).value();
-    }
-    return *pool_;
-  }
-
- private:
-  const std::string base_;
-  TestModel model_;
-  std::unique_ptr<BlockPool> pool_;
-};
 
 struct Golden {
   explicit Golden(const std::string& name) : directory(AdapterDirectory(name)) {
@@ -124,7 +50,7 @@ class UnmergedAdapter : public ::testing::TestWithParam<const char*> {
 
 TEST_P(UnmergedAdapter, IsTheReferenceAndTheMergedModel) {
   for (const auto& [compute, bound] : std::map<DType, float>{{DType::kF32, 1e-5f}, {DType::kBf16, 0.03f}}) {
-    Server server(golden_.base, {.compute = compute});
+    AdapterServer server(golden_.base, {.compute = compute});
     const auto adapter = server.Load(golden_.directory);
     const auto found = server.Run({{&golden_.ids, adapter.get()}})[0];
     EXPECT_LT(MaxDifference(found, golden_.logits) / Largest(golden_.logits), bound) << Name(compute);
@@ -138,10 +64,10 @@ TEST_P(UnmergedAdapter, IsTheReferenceAndTheMergedModel) {
 }
 
 TEST_P(UnmergedAdapter, StandsBesideABaseOfIntegers) {
-  Server exact(golden_.base, {.compute = DType::kF32});
+  AdapterServer exact(golden_.base, {.compute = DType::kF32});
   const auto base = exact.Run({{&golden_.ids, nullptr}})[0];
   for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
-    Server server(golden_.base, {.compute = DType::kF32, .weights = format});
+    AdapterServer server(golden_.base, {.compute = DType::kF32, .weights = format});
     const auto adapter = server.Load(golden_.directory);
     const auto found = server.Run({{&golden_.ids, adapter.get()}, {&golden_.ids, nullptr}});
     // What is lost is what rounding the base loses.
@@ -159,15 +85,15 @@ TEST_P(UnmergedAdapter, InAMixedBatchEveryRowIsWhatItIsAlone) {
   for (const DType compute : {DType::kF32, DType::kBf16}) {
     // Where oneDNN multiplies, on AMX, bf16 is rounded by the batch's shape.
     const float bound = compute == DType::kF32 ? 1e-5f : 0.03f;
-    Server server(golden_.base, {.compute = compute});
+    AdapterServer server(golden_.base, {.compute = compute});
     const auto one = server.Load(golden_.directory);
     const auto two = server.Load(other);
     const std::vector<int32_t> shorter(golden_.ids.begin(), golden_.ids.begin() + 7);
     const std::vector<int32_t> single(golden_.ids.begin(), golden_.ids.begin() + 1);
-    const std::vector<Server::Row> rows = {{&shorter, nullptr},       {&golden_.ids, one.get()},
-                                           {&single, two.get()},      {&shorter, one.get()},
-                                           {&golden_.ids, nullptr},   {&shorter, two.get()},
-                                           {&golden_.ids, one.get()}, {&golden_.ids, two.get()}};
+    const std::vector<AdapterServer::Row> rows = {{&shorter, nullptr},       {&golden_.ids, one.get()},
+                                                  {&single, two.get()},      {&shorter, one.get()},
+                                                  {&golden_.ids, nullptr},   {&shorter, two.get()},
+                                                  {&golden_.ids, one.get()}, {&golden_.ids, two.get()}};
     const auto together = server.Run(rows);
     for (size_t i = 0; i < rows.size(); ++i) {
       const auto alone = server.Run({rows[i]})[0];
@@ -189,7 +115,7 @@ TEST_P(UnmergedAdapter, InAMixedBatchEveryRowIsWhatItIsAlone) {
 }
 
 TEST_P(UnmergedAdapter, TokenByTokenIsAtOnce) {
-  Server server(golden_.base, {.compute = DType::kF32});
+  AdapterServer server(golden_.base, {.compute = DType::kF32});
   const auto adapter = server.Load(golden_.directory);
   BlockTable table;
   ASSERT_TRUE(table.Grow(server.pool(), static_cast<int64_t>(golden_.ids.size())).ok());
@@ -215,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(Peft, UnmergedAdapter,
 TEST(LoraWeights, OneThatIsActivatedIsTheReferenceOverTheBasesCache) {
   const Golden golden("qwen2_activated");
   constexpr int64_t kBegin = 13;  // golden/make_adapters.py
-  Server server(golden.base, {.compute = DType::kF32});
+  AdapterServer server(golden.base, {.compute = DType::kF32});
   const auto adapter = server.Load(golden.directory);
   const auto part = [&](BlockTable& table, int64_t begin, int64_t end, const LoraWeights* of) {
     return BatchItem{.ids = absl::MakeConstSpan(golden.ids).subspan(begin, end - begin),
@@ -244,7 +170,7 @@ TEST(LoraWeights, OneThatIsActivatedIsTheReferenceOverTheBasesCache) {
 TEST(LoraWeights, OneThatOnlyReadsIsTheReferenceOverTheBasesCache) {
   const Golden golden("qwen3_reads_only");
   const auto tokens = static_cast<int64_t>(golden.ids.size());
-  Server server(golden.base, {.compute = DType::kF32});
+  AdapterServer server(golden.base, {.compute = DType::kF32});
   const auto adapter = server.Load(golden.directory);
   EXPECT_FALSE(adapter->updates_cache());
   const auto part = [&](BlockTable& table, int64_t begin, int64_t end, const LoraWeights* of) {
@@ -279,7 +205,7 @@ TEST(LoraWeights, OneThatOnlyReadsIsTheReferenceOverTheBasesCache) {
 }
 
 TEST(LoraWeights, ErrorsAreThoseOfTheMerge) {
-  Server server(absl::StrCat(kGolden, "tiny/llama_sharded"), {.compute = DType::kF32});
+  AdapterServer server(absl::StrCat(kGolden, "tiny/llama_sharded"), {.compute = DType::kF32});
   // Made for a base of other shapes.
   const std::string other = AdapterDirectory("llama_head");
   EXPECT_THAT(std::string(LoraWeights::Check(other, server.Base()).message()), HasSubstr("want ["));

@@ -4,9 +4,12 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/monotonic_clock.h"
@@ -76,6 +79,15 @@ class GrantServer : public v1::Prefill::Service {
 
 class CreditGrantsTest : public ::testing::Test {
  protected:
+  // The stub must live until the calls have ended, of which each keeps the grants.
+  void TearDown() override {
+    server_.Answer(1000);
+    const std::weak_ptr<CreditGrants> calls = std::exchange(grants_, nullptr);
+    const absl::Time give_up = absl::Now() + absl::Seconds(10);
+    while (!calls.expired() && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_TRUE(calls.expired());
+  }
+
   GrantServer server_;
   absl::Notification lost_;
   absl::Status why_;

@@ -21,9 +21,13 @@ using ::testing::ElementsAre;
 struct Fed {
   explicit Fed(const std::string& text) : prompt(Letters(text)) {}
 
-  void Start(const PrefixFeed::Context& context, const CodecSpec& codec, bool stores = true) {
-    const PrefixFeed::Prompt what{
-        .codec = &codec, .tokens = prompt, .patience = absl::Seconds(20), .stores = stores};
+  void Start(const PrefixFeed::Context& context, const CodecSpec& codec, bool stores = true,
+             double tokens_per_second = 0) {
+    const PrefixFeed::Prompt what{.codec = &codec,
+                                  .tokens = prompt,
+                                  .patience = absl::Seconds(20),
+                                  .tokens_per_second = tokens_per_second,
+                                  .stores = stores};
     feed = std::make_shared<PrefixFeed>(context, what);
     feed->Start(
         sink, [](size_t) { return true; },
@@ -157,6 +161,23 @@ TEST_F(RemoteFeed, ARemoteThatHangsCostsARequestTenMilliseconds) {
   }
   EXPECT_LE(first, absl::Milliseconds(10));
   EXPECT_LE(second, absl::Milliseconds(2));
+}
+
+// Eight tokens that are computed in as many microseconds: nothing that the remote has saves more.
+TEST_F(RemoteFeed, ALookUpIsWaitedForNoLongerThanComputingTakes) {
+  StoreElsewhere("abcdefgh");
+  const auto store = Open(absl::Minutes(2));
+  redis_.Freeze();
+  for (int i = 0; i < 10; ++i) {
+    Fed fed("abcdefgh");
+    fed.Start({store.get(), &flights_, &timer_}, codec_, /*stores=*/true, /*tokens_per_second=*/1e6);
+    const auto sent = fed.Result();
+    ASSERT_TRUE(sent.ok());
+    EXPECT_EQ(sent->end.tokens, 0);
+  }
+  EXPECT_TRUE(store->stats().remote.open) << "that it hangs is not known for a minute";
+  EXPECT_EQ(store->stats().remote.late, 0u) << "it had less time than others get";
+  redis_.Thaw();
 }
 
 }  // namespace
