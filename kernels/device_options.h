@@ -24,6 +24,9 @@ struct DeviceOptions {
   // Whether a decode step's kernels begin on a GPU of compute capability 9.0 while those in front of them end (programmatic
   // dependent launch): their first weights are then on their way. Off: an H200 took longer with it (tests/gpu/README.md).
   bool dependent_launch = false;
+  // Whether prefill attention of "wgmma" has as many blocks as run at once, each of which takes one piece of the work after
+  // the other, or one for each piece. Results are the same bits either way.
+  bool persistent_attention = true;
   // Whether a GPU multiplies 9 to 64 rows of bf16 by our own kernel (kernels/cuda/gemm/batch_gemm.cuh). Off, for comparisons: up to
   // 16 rows take that of fewer rows, more take cuBLASLt.
   bool batch_gemm = true;

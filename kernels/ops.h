@@ -61,7 +61,7 @@ struct PagedKv {
 
 // A run of consecutive rows of a batch that belongs to one sequence: row `row_begin + i` is the token at
 // position `position_begin + i`, and its sequence's cache lies in `blocks` (enough of them to cover every
-// position up to the last row's). The block list must stay alive until the op has run.
+// position up to the last row's). The block list is read while the op is called, in Device::Replay until that returns.
 struct SequenceRows {
   int64_t row_begin = 0;
   int64_t rows = 0;

@@ -37,8 +37,11 @@ void WriteBits(const float* z, int64_t stride, int64_t tokens, float inverse_ste
   if (filled > 0) *out = static_cast<uint8_t>(pending);
 }
 
-void ReadBits(const uint8_t* in, int width, int64_t first, int64_t tokens, float step, float* z,
-              int64_t stride) {
+void Put(float value, float* to) { *to = value; }
+void Put(float value, Bf16* to) { *to = ToBf16(value); }
+
+template <typename T>
+void ReadBits(const uint8_t* in, int width, int64_t first, int64_t tokens, float step, T* z, int64_t stride) {
   in += first * width / 8;
   const auto skipped = static_cast<int>(first * width % 8);
   uint64_t pending = 0;
@@ -48,9 +51,28 @@ void ReadBits(const uint8_t* in, int width, int64_t first, int64_t tokens, float
       const uint64_t byte = *in++;
       pending |= filled < 0 ? byte >> -filled : byte << filled;
     }
-    z[t * stride] = step * static_cast<float>(SignExtend(static_cast<uint32_t>(pending), width));
+    Put(step * static_cast<float>(SignExtend(static_cast<uint32_t>(pending), width)), z + t * stride);
     pending >>= width;
     filled -= width;
+  }
+}
+
+template <typename T>
+void Read(const uint8_t* bytes, const LatentPlane& plane, int64_t first, int64_t tokens, float step, T* z,
+          int64_t stride) {
+  const uint8_t* const low = bytes + plane.offset;
+  if (plane.high_offset > 0) {
+    const uint8_t* const high = bytes + plane.high_offset;
+    for (int64_t t = 0; t < tokens; ++t) {
+      const auto code = static_cast<int16_t>(low[first + t] | high[first + t] << 8);
+      Put(step * static_cast<float>(code), z + t * stride);
+    }
+  } else if (plane.width == 8) {
+    for (int64_t t = 0; t < tokens; ++t) {
+      Put(step * static_cast<float>(static_cast<int8_t>(low[first + t])), z + t * stride);
+    }
+  } else {
+    ReadBits(low, plane.width, first, tokens, step, z, stride);
   }
 }
 
@@ -70,20 +92,7 @@ void WriteLatent(const float* z, int64_t stride, int64_t tokens, float inverse_s
 
 void ReadLatent(const uint8_t* bytes, const LatentPlane& plane, int64_t first, int64_t tokens, float step,
                 float* z, int64_t stride) {
-  const uint8_t* const low = bytes + plane.offset;
-  if (plane.high_offset > 0) {
-    const uint8_t* const high = bytes + plane.high_offset;
-    for (int64_t t = 0; t < tokens; ++t) {
-      const auto code = static_cast<int16_t>(low[first + t] | high[first + t] << 8);
-      z[t * stride] = step * static_cast<float>(code);
-    }
-  } else if (plane.width == 8) {
-    for (int64_t t = 0; t < tokens; ++t) {
-      z[t * stride] = step * static_cast<float>(static_cast<int8_t>(low[first + t]));
-    }
-  } else {
-    ReadBits(low, plane.width, first, tokens, step, z, stride);
-  }
+  Read(bytes, plane, first, tokens, step, z, stride);
 }
 
 void CpuOps::PackLatents(const TensorView& z, float inverse_step, absl::Span<const LatentPlane> planes,
@@ -100,11 +109,16 @@ void CpuOps::PackLatents(const TensorView& z, float inverse_step, absl::Span<con
 void CpuOps::UnpackLatents(const uint8_t* bytes, absl::Span<const LatentPlane> planes, int64_t first,
                            float step, const TensorView& z, Stream) {
   ALUDEL_CHECK(z.cols == static_cast<int64_t>(planes.size()));
-  float* const out = z.f32();
-  ForRows(z.cols, kCodeWork * z.rows, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      ReadLatent(bytes, planes[i], first, z.rows, step, out + i, z.stride);
-  });
+  const auto unpack = [&](auto* out) {
+    ForRows(z.cols, kCodeWork * z.rows, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) Read(bytes, planes[i], first, z.rows, step, out + i, z.stride);
+    });
+  };
+  if (z.dtype == DType::kF32) {
+    unpack(z.f32());
+  } else {
+    unpack(z.bf16());
+  }
 }
 
 }  // namespace aludel

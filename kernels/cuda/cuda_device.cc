@@ -12,6 +12,7 @@
 #include "kernels/device_options.h"
 #include "kernels/replay_kinds.h"
 #include "kernels/replay_stats.h"
+#include "kernels/stream_marks.h"
 
 namespace aludel {
 namespace {
@@ -26,7 +27,7 @@ constexpr char kWgmma[] = "wgmma";
 // Memory comes from the device's stream-ordered pool, which keeps what is freed: handoffs allocate staging
 // for each request, and cudaMalloc would stop the GPU for it. Allocate waits, so its memory is good on every
 // stream; Free orders the memory's next use after all work enqueued so far on any stream.
-class CudaDevice final : public Device, public ReplayKinds {
+class CudaDevice final : public Device, public ReplayKinds, public StreamMarks {
  public:
   CudaDevice(int ordinal, const DeviceOptions& options)
       : ordinal_(ordinal), options_(options), name_(absl::StrCat("cuda:", ordinal)) {}
@@ -47,6 +48,8 @@ class CudaDevice final : public Device, public ReplayKinds {
   absl::Status Synchronize(Stream stream) override;
   bool Finished(Stream stream) override { return Enter(stream).Finished(); }
   void Follow(Stream later, Stream earlier) override { Enter(later).Follow(Enter(earlier)); }
+  std::unique_ptr<Mark> MarkOf(Stream stream) override { return Enter(stream).MarkHere(); }
+  absl::Status TakeFailure(Stream stream) override { return Enter(stream).TakeFailure(); }
   absl::Status Pin(absl::Span<uint8_t> host) override;
   void Unpin(absl::Span<uint8_t> host) override;
 

@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_stream.h"
 
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -20,6 +21,44 @@ bool IsPinned(const void* host, size_t bytes) {
   return IsPinned(host) && IsPinned(static_cast<const char*>(host) + bytes - 1);
 }
 
+// An event of its own, recorded once. Knows nothing of its stream, which other threads may be using.
+class EventMark final : public StreamMarks::Mark {
+ public:
+  EventMark(std::string device_name, cudaEvent_t event)
+      : device_name_(std::move(device_name)), event_(event) {}
+  ~EventMark() override { Forget(); }
+
+  bool Passed() override {
+    if (event_ == nullptr) return true;
+    const cudaError_t error = cudaEventQuery(event_);
+    if (error == cudaErrorNotReady) {
+      cudaGetLastError();  // no later launch should find it
+      return false;
+    }
+    Reach(error, "ask for a mark on a stream");
+    return true;
+  }
+  void Await() override {
+    if (event_ == nullptr) return;
+    Reach(cudaEventSynchronize(event_), "wait for a mark on a stream");
+  }
+
+ private:
+  void Reach(cudaError_t error, const char* what) {
+    if (error != cudaSuccess) {
+      cudaGetLastError();  // no later launch should find it
+      FromCuda(error, absl::StrCat(device_name_, ": ", what)).IgnoreError();  // reports a lost device
+    }
+    Forget();
+  }
+  void Forget() {
+    if (event_ != nullptr) cudaEventDestroy(std::exchange(event_, nullptr));
+  }
+
+  const std::string device_name_;
+  cudaEvent_t event_;  // null: passed
+};
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(const std::string& device_name,
@@ -32,6 +71,7 @@ absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(const std::string
 CudaStream::CudaStream(std::string device_name, const DeviceOptions& options)
     : device_name_(std::move(device_name)),
       dependent_launch_(options.dependent_launch),
+      persistent_attention_(options.persistent_attention),
       replay_(options.graphs ? GraphReplay::OpenBackend([this] { return OpenGraphs(); }) : nullptr) {}
 
 absl::StatusOr<std::unique_ptr<GraphBackend>> CudaStream::OpenGraphs() {
@@ -182,6 +222,18 @@ bool CudaStream::Finished() {
 void CudaStream::Follow(CudaStream& earlier) {
   Collect(cudaEventRecord(earlier.here_, earlier.stream_), "record a stream's event");
   Collect(cudaStreamWaitEvent(stream_, earlier.here_, 0), "wait for a stream's event");
+}
+
+std::unique_ptr<StreamMarks::Mark> CudaStream::MarkHere() {
+  cudaEvent_t event = nullptr;
+  cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  if (error == cudaSuccess) error = cudaEventRecord(event, stream_);
+  if (error != cudaSuccess) {
+    Collect(error, "mark a place on a stream");
+    if (event != nullptr) cudaEventDestroy(std::exchange(event, nullptr));
+    Collect(cudaStreamSynchronize(stream_), "run the work on a stream");
+  }
+  return std::make_unique<EventMark>(device_name_, event);
 }
 
 }  // namespace aludel::cuda

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -18,6 +19,7 @@
 #include "kernels/cuda/launch_digest.h"
 #include "kernels/device_options.h"
 #include "kernels/replay_stats.h"
+#include "kernels/stream_marks.h"
 
 namespace aludel::cuda {
 
@@ -43,7 +45,7 @@ class CudaStream {
   static constexpr int kSegments = 3;
   static constexpr size_t kSegmentBytes = size_t{4} << 20;  // a million block ids: one op's bound
 
-  // `device_name` is for messages. `options`: whether Replay makes graphs, and dependent_launch().
+  // `device_name` is for messages. `options`: whether Replay makes graphs, and what follows.
   static absl::StatusOr<std::unique_ptr<CudaStream>> Create(const std::string& device_name,
                                                             const DeviceOptions& options);
   // Waits for the stream.
@@ -74,6 +76,7 @@ class CudaStream {
 
   // See DeviceOptions.
   bool dependent_launch() const { return dependent_launch_; }
+  bool persistent_attention() const { return persistent_attention_; }
 
   // Whether what is enqueued runs: no graph is captured now, and no calls are compared with a graph's.
   bool runs() { return replay_.pass() == nullptr; }
@@ -109,6 +112,9 @@ class CudaStream {
   bool Finished();
   // What is enqueued from now on runs behind what is on `earlier` now.
   void Follow(CudaStream& earlier);
+  // See StreamMarks. Without memory for a mark, waits, and the mark has passed.
+  std::unique_ptr<StreamMarks::Mark> MarkHere();
+  absl::Status TakeFailure() { return std::exchange(error_, absl::OkStatus()); }
 
  private:
   struct Staged {
@@ -133,6 +139,7 @@ class CudaStream {
 
   std::string device_name_;
   const bool dependent_launch_;
+  const bool persistent_attention_;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t here_ = nullptr;  // for Follow, recorded anew each time
   void* workspace_ = nullptr;

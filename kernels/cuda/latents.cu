@@ -24,15 +24,16 @@ dim3 GridOf(const TensorView& z) {
 
 cudaError_t LaunchPackLatents(const TensorView& z, float inverse_step, const LatentPlane* planes,
                               uint8_t* bytes, cudaStream_t stream) {
-  const LatentArgs args{z.f32(), z.stride, z.rows, static_cast<int>(z.cols), planes, bytes, 0, inverse_step};
+  const LatentArgs args{z.f32(), /*narrow=*/false, z.stride, z.rows, static_cast<int>(z.cols), planes, bytes,
+                        0,       inverse_step};
   Pack<<<GridOf(z), kLatentThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 
 cudaError_t LaunchUnpackLatents(const uint8_t* bytes, const LatentPlane* planes, int64_t first, float step,
                                 const TensorView& z, cudaStream_t stream) {
-  const LatentArgs args{
-      z.f32(), z.stride, z.rows, static_cast<int>(z.cols), planes, const_cast<uint8_t*>(bytes), first, step};
+  const LatentArgs args{z.data, z.dtype == DType::kBf16,     z.stride, z.rows, static_cast<int>(z.cols),
+                        planes, const_cast<uint8_t*>(bytes), first,    step};
   Unpack<<<GridOf(z), kLatentThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }

@@ -18,7 +18,8 @@ struct LatentTile {
 };
 
 struct LatentArgs {
-  float* z;  // [tokens, columns], rows `stride` apart
+  void* z;      // [tokens, columns], rows `stride` apart
+  bool narrow;  // z is bf16 and not f32; only unpacking takes that
   int64_t stride;
   int64_t tokens;
   int columns;
@@ -81,7 +82,8 @@ __device__ inline uint8_t PackedByte(const LatentTile& tile, int column, int tok
 __device__ inline void PackLatentTile(const LatentArgs& args, LatentTile* tile) {
   const LatentRange range = RangeOf(args);
   ForElements(range, [&](int t, int column) {
-    const float z = args.z[(range.token + t) * args.stride + range.column + column];
+    const float z =
+        static_cast<const float*>(args.z)[(range.token + t) * args.stride + range.column + column];
     const int bits = args.planes[range.column + column].bits;
     tile->codes[t][column] = static_cast<int16_t>(LatentCode(z, args.scale, bits));
   });
@@ -119,8 +121,13 @@ __device__ inline void UnpackLatentTile(const LatentArgs& args, LatentTile* tile
   });
   __syncthreads();
   ForElements(range, [&](int t, int column) {
-    args.z[(range.token + t) * args.stride + range.column + column] =
-        args.scale * static_cast<float>(tile->codes[t][column]);
+    const int64_t at = (range.token + t) * args.stride + range.column + column;
+    const float z = args.scale * static_cast<float>(tile->codes[t][column]);
+    if (args.narrow) {
+      Store(static_cast<Bf16*>(args.z) + at, z);
+    } else {
+      Store(static_cast<float*>(args.z) + at, z);
+    }
   });
 }
 

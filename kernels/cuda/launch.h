@@ -57,11 +57,11 @@ cudaError_t LaunchMmaAttention(const AttentionArgs& args, int64_t units, bool de
                                cudaStream_t stream);
 
 // As above for prefill on a GPU of compute capability 9.0, for heads that WgmmaTakes and pages of bf16: tiles of kWgmmaQueries,
-// key tiles of kWgmmaKeyTile, a block on an SM at a time.
+// key tiles of kWgmmaKeyTile, a block on an SM at a time. The blocks share all units and all kv heads.
 constexpr int kWgmmaQueries = 128;
 constexpr int kWgmmaKeyTile = 128;
 constexpr bool WgmmaTakes(int head_dim) { return head_dim == 64 || head_dim == 128; }
-cudaError_t LaunchWgmmaAttention(const AttentionArgs& args, int64_t units, cudaStream_t stream);
+cudaError_t LaunchWgmmaAttention(const AttentionArgs& args, int64_t blocks, cudaStream_t stream);
 
 // The second kernel, where any split count is above 1. `queries` is the capacity of a tile, `most` the most
 // that any tile holds.

@@ -245,10 +245,12 @@ class Benchmark {
     ALUDEL_ASSIGN_OR_RETURN(const auto decoder, contestant->decoder->NewDecoder());
     const Clock::time_point begin = Clock::now();
     ALUDEL_RETURN_IF_ERROR(BeginHandoff(*decoder, target));
+    ALUDEL_RETURN_IF_ERROR(device_->Synchronize(consumer_->stream()));
     const Clock::time_point begun = Clock::now();
     for (const FrameArena::Frame& frame : frames.frames()) {
       ALUDEL_RETURN_IF_ERROR(decoder->Apply(frame.coverage, frame.payload, target));
     }
+    ALUDEL_RETURN_IF_ERROR(device_->Synchronize(consumer_->stream()));
     if (!counts) return absl::OkStatus();
     contestant->bytes = static_cast<double>(frames.total_bytes());
     contestant->encode.push_back(encode);

@@ -61,7 +61,7 @@ class KvDecoder {
   // first Apply. The pages of tokens [0, target.begin) may be empty: their K and V in all layers are needed by
   // what attends to the whole prompt, not here.
   virtual absl::Status Begin(const KvTarget& target) = 0;
-  // Reconstructs one frame, whose header and checksum have been verified, into the target's pages.
+  // Enqueues the reconstruction of a frame that the caller has verified; `payload` stays until the model's stream has run it.
   virtual absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
                              const KvTarget& target) = 0;
 };

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
+#include "kernels/stream_marks.h"
 #include "kernels/token_quantizer.h"
 #include "runtime/codec/coverage.h"
 #include "runtime/codec/outbox.h"
@@ -78,8 +79,13 @@ class QuantizedEncoder : public KvEncoder {
 class QuantizedDecoder : public KvDecoder {
  public:
   QuantizedDecoder(const std::string& name, int bits, const TokenQuantizer& quantizer,
-                   const Transformer& model, Buffer rows)
-      : name_(name), bits_(bits), quantizer_(quantizer), model_(model), rows_(std::move(rows)) {}
+                   const Transformer& model, Buffer rows, Buffer wire)
+      : name_(name),
+        bits_(bits),
+        quantizer_(quantizer),
+        model_(model),
+        rows_(std::move(rows)),
+        wire_(std::move(wire)) {}
 
   absl::Status Begin(const KvTarget&) override { return absl::OkStatus(); }
 
@@ -103,8 +109,7 @@ class QuantizedDecoder : public KvDecoder {
       target.model->WriteKv(coverage.first_layer, coverage.token_begin + begin, target.blocks, k, v,
                             *target.pool);
     }
-    // The caller's bytes and the decoder's memory are free again when this returns.
-    return device.Synchronize(model_.stream());
+    return Enqueued(device, model_.stream());
   }
 
  private:
@@ -134,7 +139,7 @@ class QuantizedDecoder : public KvDecoder {
   const TokenQuantizer& quantizer_;
   const Transformer& model_;
   Buffer rows_;  // f32 [2, max_rows, kv_dim]
-  Buffer wire_;  // a payload, as large as the largest so far
+  Buffer wire_;  // a payload, of max_rows tokens at least
 };
 
 // What both sides are opened with.
@@ -187,8 +192,10 @@ class QuantizedDecoderFactory : public DecoderFactory {
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
     const size_t floats = 2 * model_.options().max_rows * quantization_.quantizer.width();
     ALUDEL_ASSIGN_OR_RETURN(Buffer rows, model_.device()->Allocate(floats * sizeof(float)));
+    ALUDEL_ASSIGN_OR_RETURN(Buffer wire,
+                            model_.device()->Allocate(spec().max_frame_bytes(model_.options().max_rows)));
     return std::make_unique<QuantizedDecoder>(spec().name, quantization_.bits, quantization_.quantizer,
-                                              model_, std::move(rows));
+                                              model_, std::move(rows), std::move(wire));
   }
 
  private:

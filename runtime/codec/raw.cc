@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
+#include "kernels/stream_marks.h"
 #include "runtime/codec/coverage.h"
 #include "runtime/codec/outbox.h"
 #include "runtime/status_macros.h"
@@ -55,12 +56,11 @@ class RawDecoder : public KvDecoder {
       const int64_t rows = std::min<int64_t>(max_rows_, coverage.tokens - begin);
       const TensorView k = Load(payload.data(), begin, rows, 0);
       const TensorView v = Load(payload.data() + plane_bytes, begin, rows, 1);
+      // The stream's next copy, to the same memory, comes behind this.
       target.model->WriteKv(coverage.first_layer, coverage.token_begin + begin, target.blocks, k, v,
                             *target.pool);
-      // The next rows reuse the staging memory.
-      ALUDEL_RETURN_IF_ERROR(device_->Synchronize(stream_));
     }
-    return absl::OkStatus();
+    return Enqueued(*device_, stream_);
   }
 
  private:

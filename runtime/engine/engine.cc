@@ -105,11 +105,11 @@ absl::StatusOr<SequenceId> Engine::Impl::Prefill(PrefillSpec spec,
 
 void Engine::Impl::Loop() {
   pthread_setname_np(pthread_self(), "aludel-engine");  // shown by debuggers and top
-  bool busy = false;
+  absl::Duration rest = kHeartbeat;
   std::vector<EngineFront::Command> commands;
-  while (front_.Take(busy ? absl::ZeroDuration() : kHeartbeat, &commands)) {
+  while (front_.Take(rest, &commands)) {
     for (const auto& command : commands) command();
-    busy = core_.Turn();
+    rest = std::min(core_.Turn(), kHeartbeat);
   }
   const absl::Status stopping = absl::UnavailableError("the engine is stopping");
   core_.EndAll(stopping);

@@ -7,6 +7,12 @@
 #include "absl/strings/str_format.h"
 
 namespace aludel {
+namespace {
+
+// Until the device is asked again whether it has read the frames that it was given.
+constexpr absl::Duration kDeviceReads = absl::Milliseconds(1);
+
+}  // namespace
 
 EngineCore::EngineCore(Transformer* model, const Tokenizer* tokenizer, const EngineOptions& options,
                        BlockPool* pool, EngineFront* front)
@@ -71,14 +77,15 @@ void EngineCore::Cancel(SequenceId id, const absl::Status& status) {
   }
 }
 
-bool EngineCore::Turn() {
+absl::Duration EngineCore::Turn() {
   Expire();
   if (const auto failed = intake_.ApplySome(sequences_)) FallBack(failed->first, failed->second);
   hedges_.DropNeedless(sequences_);
   masks_.Prepare(sequences_);
   const bool busy = Step() || !intake_.empty() || masks_.pending();
   PublishStats();
-  return busy;
+  if (busy) return absl::ZeroDuration();
+  return intake_.settled() ? absl::InfiniteDuration() : kDeviceReads;
 }
 
 void EngineCore::EndAll(const absl::Status& status) {
@@ -92,6 +99,7 @@ bool EngineCore::Step() {
   std::vector<StepResult> results;
   const SteadyClock::time_point begun = SteadyClock::now();
   const absl::Status status = runner_.Run(plan, sequences_, &results);
+  intake_.Settle();  // the step's work came behind its frames'
   ++counters_.steps;
   if (!status.ok()) {
     for (const StepItem& item : plan) Finish(item.id, status, FinishReason::kStop);

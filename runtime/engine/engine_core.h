@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_blocks.h"
@@ -36,8 +37,8 @@ class EngineCore {
   void Hedge(SequenceId id, const absl::Status& reason);
   void RestartHandoff(SequenceId id);
   void Cancel(SequenceId id, const absl::Status& status);
-  // Ends what has expired, applies frames, runs a step. Whether there is more to do at once.
-  bool Turn();
+  // Ends what has expired, applies frames, runs a step. How long nothing is to be done but what others ask for.
+  absl::Duration Turn();
   void EndAll(const absl::Status& status);
 
   // Thread-safe.

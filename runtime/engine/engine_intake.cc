@@ -58,9 +58,16 @@ absl::Status EngineIntake::Restart(Sequence& sequence) {
 }
 
 std::optional<std::pair<SequenceId, absl::Status>> EngineIntake::ApplySome(const SequenceMap& sequences) {
+  Settle();
+  if (frames_.empty()) return std::nullopt;
+  if (unread_.size() == kMostUnread) {
+    unread_.front().read->Await();
+    Settle();
+  }
+  Unread unread;
   std::optional<std::pair<SequenceId, absl::Status>> failed;
   for (int i = 0; i < kFramesPerStep && !failed && !frames_.empty(); ++i) {
-    const PendingFrame frame = std::move(frames_.front());
+    PendingFrame frame = std::move(frames_.front());
     frames_.pop_front();
     const auto found = sequences.find(frame.id);
     if (found == sequences.end() || !found->second->awaiting()) {
@@ -68,9 +75,23 @@ std::optional<std::pair<SequenceId, absl::Status>> EngineIntake::ApplySome(const
     } else if (absl::Status status = ApplyOne(*found->second, frame); !status.ok()) {
       failed.emplace(frame.id, std::move(status));
     }
-    frame.release();
+    if (marks_ == nullptr) {
+      frame.release();
+    } else {
+      unread.releases.push_back(std::move(frame.release));
+    }
+  }
+  if (marks_ != nullptr) {
+    unread.read = marks_->MarkOf(model_->stream());
+    unread_.push_back(std::move(unread));
   }
   return failed;
+}
+
+void EngineIntake::Settle() {
+  for (; !unread_.empty() && unread_.front().read->Passed(); unread_.pop_front()) {
+    for (const auto& release : unread_.front().releases) release();
+  }
 }
 
 absl::Status EngineIntake::ApplyOne(Sequence& sequence, const PendingFrame& frame) {
@@ -105,6 +126,8 @@ absl::Status EngineIntake::Apply(Sequence& sequence, const PendingFrame& frame) 
 void EngineIntake::ReleaseAll() {
   for (PendingFrame& frame : frames_) frame.release();
   frames_.clear();
+  if (!unread_.empty()) unread_.back().read->Await();
+  Settle();
 }
 
 }  // namespace aludel

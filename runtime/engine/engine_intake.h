@@ -1,14 +1,15 @@
 #pragma once
 
-#include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "kernels/stream_marks.h"
 #include "runtime/codec/frame.h"
 #include "runtime/engine/engine_blocks.h"
 #include "runtime/engine/engine_stats.h"
@@ -30,11 +31,19 @@ struct PendingFrame {
 // Receives the frames of handoffs: they wait here, are checked, and fill their sequence's blocks. A frame
 // that fails a check turns its sequence to local prefill. Owned by the engine thread; sequences and frames
 // must not outlive it.
+//
+// On a device that works behind the host a frame's reconstruction is only enqueued, on the model's stream, in front of every
+// step that reads its blocks and of whatever is written to them after a handoff was canceled. Its bytes stay until the
+// device has read them. What cannot be enqueued fails its frame like a check; what fails later is the device's, lost for all.
 class EngineIntake {
  public:
   // All must outlive the intake.
   EngineIntake(Transformer* model, BlockPool* pool, EngineBlocks* blocks, EngineStats* counters)
-      : model_(model), pool_(pool), blocks_(blocks), counters_(counters) {}
+      : model_(model),
+        pool_(pool),
+        blocks_(blocks),
+        counters_(counters),
+        marks_(dynamic_cast<StreamMarks*>(model->device())) {}
 
   // Prepares the decoder of a sequence that has blocks for everything handed over. After an error the
   // sequence must fall back.
@@ -42,13 +51,17 @@ class EngineIntake {
   void Push(PendingFrame frame) { frames_.push_back(std::move(frame)); }
   bool empty() const { return frames_.empty(); }
   // Reconstructs a few frames, in order of arrival: a handoff may delay running decodes by these and no
-  // more. Stops at a sequence that must fall back, and returns why.
+  // more. Where no step waits for the device, which is as many frames behind as it may be, waits for some of them. Stops at a
+  // sequence that must fall back, and returns why.
   std::optional<std::pair<SequenceId, absl::Status>> ApplySome(const SequenceMap& sequences);
   // Forgets an incomplete handoff: the prompt is computed here.
   void FallBack(Sequence& sequence, const absl::Status& reason);
   // Unless everything was received: forgets what was applied, and drops the waiting frames of this sequence.
   absl::Status Restart(Sequence& sequence);
-  // Releases every waiting frame unread.
+  // Releases the frames that the device has read; no more than that is to be done once `settled`.
+  void Settle();
+  bool settled() const { return unread_.empty(); }
+  // Releases every waiting frame unread, and the others once the device has read them.
   void ReleaseAll();
 
  private:
@@ -56,11 +69,20 @@ class EngineIntake {
   absl::Status Apply(Sequence& sequence, const PendingFrame& frame);
   KvTarget Target(const Sequence& sequence) const;
 
+  // Frames that the device reads: those of one ApplySome.
+  struct Unread {
+    std::unique_ptr<StreamMarks::Mark> read;
+    std::vector<std::function<void()>> releases;
+  };
+  static constexpr size_t kMostUnread = 2;
+
   Transformer* const model_;
   BlockPool* const pool_;
   EngineBlocks* const blocks_;
   EngineStats* const counters_;
+  StreamMarks* const marks_;  // null: what is applied is read
   std::deque<PendingFrame> frames_;
+  std::deque<Unread> unread_;  // oldest first, at most kMostUnread
 };
 
 }  // namespace aludel

@@ -80,10 +80,11 @@ absl::Status EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<con
   return RunTokens(producer, pool, table.ids(), ids, 0, tokens, &observer, nullptr);
 }
 
-absl::Status ApplyFrames(absl::Span<const StoredFrame> frames, const DecoderFactory& codec,
-                         const KvTarget& target) {
-  ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<KvDecoder> decoder, codec.NewDecoder());
-  ALUDEL_RETURN_IF_ERROR(BeginHandoff(*decoder, target));
+namespace {
+
+absl::Status EnqueueFrames(absl::Span<const StoredFrame> frames, const DecoderFactory& codec,
+                           const KvTarget& target, KvDecoder& decoder) {
+  ALUDEL_RETURN_IF_ERROR(BeginHandoff(decoder, target));
   FrameLedger ledger(codec.spec().shipped_layers, static_cast<uint32_t>(target.begin),
                      static_cast<uint32_t>(target.tokens));
   for (const StoredFrame& frame : frames) {
@@ -94,13 +95,24 @@ absl::Status ApplyFrames(absl::Span<const StoredFrame> frames, const DecoderFact
           absl::StrFormat("frame of kind %d is not of format \"%s\"", header.kind, codec.spec().name));
     }
     ALUDEL_RETURN_IF_ERROR(ledger.Add(header.coverage));
-    ALUDEL_RETURN_IF_ERROR(decoder->Apply(header.coverage, frame.payload, target));
+    ALUDEL_RETURN_IF_ERROR(decoder.Apply(header.coverage, frame.payload, target));
   }
   if (!ledger.complete()) {
     return absl::DataLossError(
         absl::StrFormat("handoff misses %d (layer, token) cells", ledger.missing_cells()));
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ApplyFrames(absl::Span<const StoredFrame> frames, const DecoderFactory& codec,
+                         const KvTarget& target) {
+  ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<KvDecoder> decoder, codec.NewDecoder());
+  const absl::Status enqueued = EnqueueFrames(frames, codec, target, *decoder);
+  // The frames are the caller's again when this returns, whether all were good or not.
+  const absl::Status run = target.model->device()->Synchronize(target.model->stream());
+  return enqueued.ok() ? run : enqueued;
 }
 
 }  // namespace aludel

@@ -67,8 +67,8 @@ class Window {
     Window window(pair, ids);
     ALUDEL_ASSIGN_OR_RETURN(window.tables_, pair.Reserve(static_cast<int64_t>(ids.size())));
     const absl::Span<const BlockId> own = window.tables_.oracle.ids();
-    ALUDEL_RETURN_IF_ERROR(RunTokens(pair.consumer(), pair.oracle_pool(), own, ids, 0, window.begin_,
-                                     nullptr, nullptr));
+    ALUDEL_RETURN_IF_ERROR(
+        RunTokens(pair.consumer(), pair.oracle_pool(), own, ids, 0, window.begin_, nullptr, nullptr));
     ALUDEL_RETURN_IF_ERROR(ForwardEach(pair.consumer(), pair.oracle_pool(), own, ids, window.begin_,
                                        window.end_, [&](int64_t, absl::Span<const float> logits) {
                                          window.oracle_.insert(window.oracle_.end(), logits.begin(),
@@ -90,11 +90,13 @@ class Window {
       kl.push_back(Diverge(own, logits).kl);
     };
     const int64_t upgraded = curve.after.has_value() ? begin_ + *curve.after : end_;
-    ALUDEL_RETURN_IF_ERROR(pair_.Reconstruct(*formats.base, prompt.base, ids_, begin_, tables_.tested).status());
+    ALUDEL_RETURN_IF_ERROR(
+        pair_.Reconstruct(*formats.base, prompt.base, ids_, begin_, tables_.tested).status());
     ALUDEL_RETURN_IF_ERROR(Read(begin_, upgraded, diverge));
     // The tokens of the prompt that the codec leaves to the consumer are as what was read after them.
     if (curve.again || upgraded == begin_) {
-      ALUDEL_RETURN_IF_ERROR(pair_.Reconstruct(*formats.whole, prompt.joined, ids_, begin_, tables_.tested).status());
+      ALUDEL_RETURN_IF_ERROR(
+          pair_.Reconstruct(*formats.whole, prompt.joined, ids_, begin_, tables_.tested).status());
       ALUDEL_RETURN_IF_ERROR(Run(begin_, upgraded));
     } else if (upgraded < end_) {
       ALUDEL_RETURN_IF_ERROR(Upgrade(*formats.whole, prompt.joined));

@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "kernels/fused_decode.h"
 #include "kernels/replay_kinds.h"
+#include "kernels/stream_marks.h"
 #include "runtime/model/weights/weights.h"
 #include "runtime/model/workspace.h"
 #include "runtime/status_macros.h"
@@ -408,7 +409,7 @@ absl::Status Transformer::ForwardShallow(absl::Span<BatchItem> items, int layers
   }
   const CacheRows last = CacheInput(layers, batch, pool);
   device_->ops().Convert(last.h.Rows(0, batch.count()), h, stream_);
-  return device_->Synchronize(stream_);
+  return Enqueued(*device_, stream_);
 }
 
 absl::Status Transformer::ForwardLayers(const BatchItem& item, int first, int end, absl::Span<const float> x,

@@ -133,8 +133,8 @@ class Transformer {
   absl::Status Forward(absl::Span<BatchItem> items, BlockPool& pool, std::vector<float>* logits);
 
   // Runs layers [0, layers) fully and computes K and V of layer `layers` too (they come free): the consumer's
-  // recomputed shallow layers. Leaves the normalized attention input of layer `layers` in `h` (device memory of
-  // any type, [rows, hidden]).
+  // recomputed shallow layers. Enqueues that on stream(), and what leaves the normalized attention input of layer `layers`
+  // in `h` (device memory of any type, [rows, hidden]).
   absl::Status ForwardShallow(absl::Span<BatchItem> items, int layers, BlockPool& pool, const TensorView& h);
 
   // Runs layers [first, end) alone over one item (its observer and logits are not looked at), from the

@@ -57,6 +57,8 @@ BenchFlags ParseBenchFlags(int* argc, char** argv) {
   flags.device.instructions = flags.Take("instructions", "");
   flags.device.graphs = TakeSwitch(flags, "graphs", flags.device.graphs);
   flags.device.dependent_launch = TakeSwitch(flags, "dependent-launch", flags.device.dependent_launch);
+  flags.device.persistent_attention =
+      TakeSwitch(flags, "persistent-attention", flags.device.persistent_attention);
   flags.device.batch_gemm = TakeSwitch(flags, "batch-gemm", flags.device.batch_gemm);
   flags.device.time_algorithms = TakeSwitch(flags, "time-algorithms", flags.device.time_algorithms);
   return flags;

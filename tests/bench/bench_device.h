@@ -18,9 +18,9 @@ struct BenchFlags {
   std::string Take(const std::string& name, const std::string& otherwise);
 };
 
-// Takes --device, --threads, --cores, --instructions, and --graphs, --dependent-launch, --batch-gemm and --time-algorithms (on or off)
-// out of the command line, and every flag that does not begin with "--benchmark_"; what is left is Google Benchmark's. Ends the process with a
-// message where a value is none.
+// Takes --device, --threads, --cores, --instructions, and --graphs, --dependent-launch, --persistent-attention, --batch-gemm and
+// --time-algorithms (on or off) out of the command line, and every flag that does not begin with "--benchmark_"; what is left is
+// Google Benchmark's. Ends the process with a message where a value is none.
 BenchFlags ParseBenchFlags(int* argc, char** argv);
 
 // Opens it, or ends the process with the device's message.

@@ -1,7 +1,7 @@
 // The operations of a forward pass at a model's sizes against what the machine allows in the same run:
 //
 //   build/release/bin/ops_bench [--device=cpu|cuda:0] [--threads=2] [--instructions=wgmma] [--shape=1b|8b]
-//       [--batch-gemm=on|off] [--time-algorithms=on|off] [--benchmark_filter=...]
+//       [--persistent-attention=on|off] [--batch-gemm=on|off] [--time-algorithms=on|off] [--benchmark_filter=...]
 //
 // `of_gemm`: the rate of the library's matrix product, oneDNN's on the same matrices or the card's best
 // (bounds.h). `of_bandwidth`: bytes that must be read and written (weights, pages, activations) over what the

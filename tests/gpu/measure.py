@@ -37,7 +37,8 @@ def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
     return [
         Part("unit", 60, [f"failed_tests_{name}" for name in kernels.SMALL_TESTS],
              lambda clock: kernels.unit(bundle, report, clock)),
-        Part("attention", 30, ["gemm_peak", "copy_bandwidth", "attention_gemm_share_8k", "attention_gemm_share_8k_mma"],
+        Part("attention", 30, ["gemm_peak", "copy_bandwidth", "attention_gemm_share_8k", "attention_gemm_share_8k_grid",
+                               "attention_gemm_share_8k_mma"],
              lambda clock: kernels.attention(bundle, report, clock)),
         Part("parity", 25, ["greedy_parity"], lambda clock: parity.parity(bundle, report, clock)),
         Part("quality", 20, [f"quality_kl_{name}" for name in quality.FORMATS],

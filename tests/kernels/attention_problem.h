@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <ostream>
 #include <random>
 #include <vector>
@@ -26,6 +27,8 @@ struct AttentionCase {
   std::vector<Sequence> sequences;
   bool bf16_rows = false;  // q and out
   bool fp8 = false;        // pages hold numbers that FP8 has
+  // Whether rows of q and out begin at multiples of 16 bytes; unset: drawn.
+  std::optional<bool> aligned_rows = std::nullopt;
 };
 
 inline std::ostream& operator<<(std::ostream& os, const AttentionCase& c) {
@@ -76,8 +79,9 @@ struct AttentionProblem {
 
 inline AttentionProblem::AttentionProblem(const AttentionCase& shapes, std::mt19937_64& random) : c(shapes) {
   params = {c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(static_cast<float>(c.head_dim)), c.window};
-  q_stride = q_dim() + 3;
-  out_stride = q_dim() + 5;
+  const bool aligned = c.aligned_rows.value_or(random() % 2 == 0);
+  q_stride = q_dim() + (aligned ? 8 : 3);
+  out_stride = q_dim() + (aligned ? 16 : 5);
   int32_t block_count = 1;  // nobody owns block 0
   for (const auto& s : c.sequences) {
     rows += s.rows;

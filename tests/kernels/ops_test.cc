@@ -174,12 +174,17 @@ TEST_P(OpsTest, LatentsBecomeTheBytesOfTheDefinitionAndComeBack) {
 
       const int64_t first = tokens / 3;
       const auto back = OnDevice(Poisoned(tokens * columns));
-      ops_->UnpackLatents(bytes.data(), problem.planes, first, 0.5f, back.View(tokens - first, columns), {});
+      const auto narrow = OnDevice(std::vector<Bf16>(tokens * columns, ToBf16(NAN)));
+      ops_->UnpackLatents(bytes.data(), problem.planes, first, 0.3f, back.View(tokens - first, columns), {});
+      ops_->UnpackLatents(bytes.data(), problem.planes, first, 0.3f, narrow.View(tokens - first, columns),
+                          {});
       const std::vector<float> found = back.Read().value();
+      const std::vector<Bf16> rounded = narrow.Read().value();
       for (int64_t t = first; t < tokens; ++t) {
         for (int i = 0; i < columns; ++i) {
-          ASSERT_EQ(found[(t - first) * columns + i], 0.5f * static_cast<float>(problem.code(t, i)))
-              << "token " << t << ", latent " << i;
+          const float expected = 0.3f * static_cast<float>(problem.code(t, i));
+          ASSERT_EQ(found[(t - first) * columns + i], expected) << "token " << t << ", latent " << i;
+          ASSERT_EQ(ToFloat(rounded[(t - first) * columns + i]), RoundToBf16(expected)) << "token " << t;
         }
       }
     }

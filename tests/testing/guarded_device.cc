@@ -17,6 +17,7 @@
 #include "kernels/open_device.h"
 #include "kernels/ops.h"
 #include "kernels/replay_kinds.h"
+#include "kernels/stream_marks.h"
 #include "tests/testing/guarded_memory.h"
 
 namespace aludel {
@@ -38,9 +39,23 @@ struct Trace {
 };
 thread_local Trace* current_trace = nullptr;
 
-// What every operation of a step is told, kept until it runs. Block lists stay where they are: their owner
-// promised to keep them.
-using Sequences = std::vector<SequenceRows>;
+// What every operation of a step is told, kept until it runs.
+class KeptSequences {
+ public:
+  explicit KeptSequences(absl::Span<const SequenceRows> sequences)
+      : rows_(sequences.begin(), sequences.end()) {
+    for (const SequenceRows& s : sequences) blocks_.emplace_back(s.blocks.begin(), s.blocks.end());
+  }
+  std::vector<SequenceRows> rows() const {
+    std::vector<SequenceRows> whole = rows_;
+    for (size_t i = 0; i < whole.size(); ++i) whole[i].blocks = blocks_[i];
+    return whole;
+  }
+
+ private:
+  std::vector<SequenceRows> rows_;
+  std::vector<std::vector<int32_t>> blocks_;
+};
 struct Frequencies {
   explicit Frequencies(const RopeTable& table)
       : values(table.inverse_frequency.begin(), table.inverse_frequency.end()),
@@ -119,9 +134,8 @@ class GuardedOps final : public Ops {
     if (InVain("Rope", q, head_dim, rope.inverse_frequency.size(), rope.attention_factor, sequences.size())) {
       return;
     }
-    enqueue_(stream, [=, this, frequencies = Frequencies(rope),
-                      list = Sequences(sequences.begin(), sequences.end())] {
-      ops_->Rope(q, head_dim, frequencies.table(), list, {});
+    enqueue_(stream, [=, this, frequencies = Frequencies(rope), list = KeptSequences(sequences)] {
+      ops_->Rope(q, head_dim, frequencies.table(), list.rows(), {});
     });
   }
   void RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTable& rope,
@@ -133,9 +147,8 @@ class GuardedOps final : public Ops {
                kv.k, kv.v, kv.dtype, kv.block_tokens)) {
       return;
     }
-    enqueue_(stream, [=, this, frequencies = Frequencies(rope),
-                      list = Sequences(sequences.begin(), sequences.end())] {
-      ops_->RopeWriteKv(k, v, frequencies.table(), list, kv, {});
+    enqueue_(stream, [=, this, frequencies = Frequencies(rope), list = KeptSequences(sequences)] {
+      ops_->RopeWriteKv(k, v, frequencies.table(), list.rows(), kv, {});
     });
   }
   void Attention(const TensorView& q, const AttentionParams& params, absl::Span<const SequenceRows> sequences,
@@ -144,8 +157,8 @@ class GuardedOps final : public Ops {
     CheckPages(kv);
     CheckTable(sequences);
     if (InVain("Attention", q, params.scale, params.window, sequences.size(), kv.k, kv.v, out)) return;
-    enqueue_(stream, [=, this, list = Sequences(sequences.begin(), sequences.end())] {
-      ops_->Attention(q, params, list, kv, out, {});
+    enqueue_(stream, [=, this, list = KeptSequences(sequences)] {
+      ops_->Attention(q, params, list.rows(), kv, out, {});
     });
   }
   void SiluMul(const TensorView& gate_up, const TensorView& out, Stream stream) override {
@@ -251,7 +264,7 @@ class GuardedOps final : public Ops {
   const Enqueue enqueue_;
 };
 
-class GuardedDevice final : public Device, public ReplayKinds {
+class GuardedDevice final : public Device, public ReplayKinds, public StreamMarks {
  public:
   explicit GuardedDevice(std::unique_ptr<Device> cpu)
       : cpu_(std::move(cpu)), ops_(&cpu_->ops(), &memory_, [this](Stream stream, std::function<void()> work) {
@@ -328,6 +341,32 @@ class GuardedDevice final : public Device, public ReplayKinds {
       while (!*reached) RunNext(before);
     });
   }
+
+  // Who asks a second time is answered that it has run: a GPU gets there without being waited for.
+  std::unique_ptr<Mark> MarkOf(Stream stream) override {
+    class QueueMark final : public Mark {
+     public:
+      QueueMark(GuardedDevice* device, Stream stream, std::shared_ptr<const bool> reached)
+          : device_(device), stream_(stream), reached_(std::move(reached)) {}
+      bool Passed() override {
+        if (std::exchange(asked_, true)) Await();
+        return *reached_;
+      }
+      void Await() override {
+        if (!*reached_) static_cast<void>(device_->Synchronize(stream_));
+      }
+
+     private:
+      GuardedDevice* const device_;
+      const Stream stream_;
+      const std::shared_ptr<const bool> reached_;
+      bool asked_ = false;
+    };
+    const auto reached = std::make_shared<bool>(false);
+    Enqueue(stream, [reached] { *reached = true; });
+    return std::make_unique<QueueMark>(this, stream, reached);
+  }
+  absl::Status TakeFailure(Stream) override { return absl::OkStatus(); }
 
   void Replay(const ReplayKey& key, Stream stream, absl::FunctionRef<void()> work) override {
     Trace first{key.positions, /*in_vain=*/true}, second{key.positions, /*in_vain=*/false};

@@ -49,6 +49,8 @@ void AttendOnTensorCores(const AttentionCall& call, const AttentionKernel& kerne
                          int64_t min_rows, int64_t max_rows, CudaStream& stream) {
   const AttentionPlan plan = PlanAttention(call.sequences, call.params, kernel, min_rows, max_rows);
   if (plan.units == 0) return;
+  const int64_t pieces = plan.units * call.params.kv_heads;
+  ALUDEL_CHECK(pieces <= std::numeric_limits<int32_t>::max());
   AttentionArgs args;
   args.q = call.q;
   args.out = call.out;
@@ -73,7 +75,8 @@ void AttendOnTensorCores(const AttentionCall& call, const AttentionKernel& kerne
                     /*early=*/false);
       break;
     case Products::kWgmmaPrefill:
-      stream.Launch("launch prefill attention with wgmma", LaunchWgmmaAttention, args, plan.units);
+      stream.Launch("launch prefill attention with wgmma", LaunchWgmmaAttention, args,
+                    stream.persistent_attention() ? std::min(pieces, kernel.blocks) : pieces);
       break;
   }
   if (!plan.splits_keys || joins_itself) return;

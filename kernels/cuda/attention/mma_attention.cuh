@@ -4,6 +4,7 @@
 #include "kernels/cuda/attention/mma_index.h"
 #include "kernels/cuda/attention/mma_result.cuh"
 #include "kernels/cuda/attention/mma_unit.cuh"
+#include "kernels/cuda/vector.cuh"
 #include "kernels/cuda/warp.cuh"
 
 // Attention over pages of bf16 or FP8 on tensor cores (FlashAttention-2, Dao 2023). A block owns one tile of
@@ -31,18 +32,40 @@ __device__ inline uint4 LoadChunk(const TensorView& view, int64_t at) {
   return {PackBf16(x[0], x[1]), PackBf16(x[2], x[3]), PackBf16(x[4], x[5]), PackBf16(x[6], x[7])};
 }
 
+// The same, 16 bytes at once: of a view that HasChunks.
+__device__ inline uint4 LoadWholeChunk(const float* from) {
+  float x[kChunkElements];
+  LoadVector(from, x);
+  return {PackBf16(x[0], x[1]), PackBf16(x[2], x[3]), PackBf16(x[4], x[5]), PackBf16(x[6], x[7])};
+}
+__device__ inline uint4 LoadWholeChunk(const Bf16* from) { return *reinterpret_cast<const uint4*>(from); }
+
+// Calls f with what loads the chunk at an element of the view.
+template <typename F>
+__device__ void WithChunks(const TensorView& view, const F& f) {
+  if (!HasChunks(view)) {
+    f([&view](int64_t at) { return LoadChunk(view, at); });
+  } else if (view.dtype == DType::kF32) {
+    f([from = static_cast<const float*>(view.data)](int64_t at) { return LoadWholeChunk(from + at); });
+  } else {
+    f([from = static_cast<const Bf16*>(view.data)](int64_t at) { return LoadWholeChunk(from + at); });
+  }
+}
+
 // Queries that the tile does not have, and dimensions that the head does not have, are zero.
 template <typename Shape>
 __device__ void LoadQueries(const AttentionArgs& args, const AttentionUnit& unit, char* shared) {
-  for (int c = threadIdx.x; c < Shape::kQueries * Shape::kChunks; c += Shape::kThreads) {
-    const int i = c / Shape::kChunks;
-    const int chunk = c % Shape::kChunks;
-    uint4 value = {0, 0, 0, 0};
-    if (i < unit.count && chunk * kChunkElements < args.kv.head_dim) {
-      value = LoadChunk(args.q, QueryElement(args.q, args, unit, i) + chunk * kChunkElements);
+  WithChunks(args.q, [&](const auto& load) {
+    for (int c = threadIdx.x; c < Shape::kQueries * Shape::kChunks; c += Shape::kThreads) {
+      const int i = c / Shape::kChunks;
+      const int chunk = c % Shape::kChunks;
+      uint4 value = {0, 0, 0, 0};
+      if (i < unit.count && chunk * kChunkElements < args.kv.head_dim) {
+        value = load(QueryElement(args.q, args, unit, i) + chunk * kChunkElements);
+      }
+      *reinterpret_cast<uint4*>(shared + SwizzledChunk<Shape::kDim>(i, chunk) * kChunkBytes) = value;
     }
-    *reinterpret_cast<uint4*>(shared + SwizzledChunk<Shape::kDim>(i, chunk) * kChunkBytes) = value;
-  }
+  });
 }
 
 // How a block copies a tile of keys or values: a warp whole rows, a lane pieces of 16 bytes, its i-th at At(i).
@@ -263,8 +286,7 @@ __device__ void AddValues(const float (&probabilities)[Shape::kRowTiles][Shape::
   }
 }
 
-// grid (units, kv_heads), Shape::kThreads threads, Shape::kSharedBytes at `shared`, 16-byte aligned. What the
-// largest sequence's last tiles do takes longest, so blocks take units from the end.
+// grid (units * kv_heads), Shape::kThreads threads, Shape::kSharedBytes at `shared`, 16-byte aligned.
 template <typename Shape>
 __device__ void AttendUnit(const AttentionArgs& args, char* shared) {
   char* const queries = shared;
@@ -277,9 +299,10 @@ __device__ void AttendUnit(const AttentionArgs& args, char* shared) {
   const float scale = args.scale * kLog2E;
 
   AllowNext();
-  const int64_t unit_index = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
+  const AttentionPiece piece = PieceAt(args, gridDim.x / args.kv.kv_heads, blockIdx.x);
+  const int64_t unit_index = piece.unit;
   if (unit_index >= args.work.first_unit[args.table.count]) return;
-  const AttentionUnit unit = UnitAt(args, unit_index, blockIdx.y);
+  const AttentionUnit unit = UnitAt(args, unit_index, piece.kv_head);
   const KeyRun run = KeysOf(unit.entry, unit.tile, args.window, Shape::kKeys, unit.splits,
                             *args.work.split_keys, unit.split);
 

@@ -19,7 +19,7 @@ cudaError_t LaunchMmaShape(const AttentionArgs& args, int64_t units, bool early,
   const cudaError_t error = cudaFuncSetAttribute(
       MmaAttention<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes);
   if (error != cudaSuccess) return error;
-  const dim3 grid(static_cast<unsigned>(units), static_cast<unsigned>(args.kv.kv_heads));
+  const dim3 grid(static_cast<unsigned>(units * args.kv.kv_heads));
   return LaunchBehind(early, MmaAttention<Shape>, grid, Shape::kThreads, Shape::kSharedBytes, stream, args);
 }
 

@@ -41,10 +41,63 @@ __device__ inline void StoreWeight(const ResultRow& row, int head_dim, float max
   row.partial[head_dim + 1] = weight;
 }
 
+// Words of a quad of lanes turned over: lane q's word i becomes lane i's word q.
+__device__ inline void TurnQuad(uint32_t (&words)[4]) {
+  const bool odd = threadIdx.x % 2 != 0;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t theirs = __shfl_xor_sync(kAllLanes, odd ? words[i] : words[i + 1], 1);
+    words[i] = odd ? theirs : words[i];
+    words[i + 1] = odd ? words[i + 1] : theirs;
+  }
+  const bool high = threadIdx.x % 4 >= 2;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t theirs = __shfl_xor_sync(kAllLanes, high ? words[i] : words[i + 2], 2);
+    words[i] = high ? theirs : words[i];
+    words[i + 2] = high ? words[i + 2] : theirs;
+  }
+}
+
+// What StoreSums does where the result is the output, of bf16, and whole chunks lie on 16 bytes: the lanes of a quad have two
+// neighboring dimensions of each chunk of their row, and store a chunk each.
+template <typename Shape>
+__device__ void StoreChunks(const AttentionArgs& args, const AttentionUnit& unit, int first_query,
+                            const WarpSums<Shape>& state) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int r = 0; r < Shape::kRowTiles; ++r) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float inverse_weight = 1.0f / WarpSum(state.weight[r][half], 4);
+      const int i = first_query + r * 16 + AccumulatorRow(lane, half);
+      Bf16* const row = static_cast<Bf16*>(args.out.data) +
+                        QueryElement(args.out, args, unit, i < unit.count ? i : unit.count - 1);
+#pragma unroll
+      for (int d = 0; d < Shape::kDim / 8; d += 4) {
+        uint32_t words[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          words[j] = PackBf16(state.sums[r][d + j][2 * half] * inverse_weight,
+                              state.sums[r][d + j][2 * half + 1] * inverse_weight);
+        }
+        TurnQuad(words);
+        const int at = (d + lane % 4) * kChunkElements;
+        if (i < unit.count && at < args.kv.head_dim) {
+          *reinterpret_cast<uint4*>(row + at) = uint4{words[0], words[1], words[2], words[3]};
+        }
+      }
+    }
+  }
+}
+
 // One group of keys: a warp's sums are the block's.
 template <typename Shape>
 __device__ void StoreSums(const AttentionArgs& args, const AttentionUnit& unit, int64_t unit_index,
                           float scale, int first_query, const WarpSums<Shape>& state) {
+  if (unit.splits == 1 && args.out.dtype == DType::kBf16 && HasChunks(args.out)) {
+    return StoreChunks<Shape>(args, unit, first_query, state);
+  }
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int r = 0; r < Shape::kRowTiles; ++r) {

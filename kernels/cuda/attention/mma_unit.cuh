@@ -61,6 +61,11 @@ __device__ inline TileQuery TileQueryAt(const QueryTile& tile, int i) {
   return {tile.row_begin + i / tile.heads, tile.head_begin + i % tile.heads};
 }
 
+// Whether chunks of a row's heads begin at multiples of 16 bytes, where head sizes are whole chunks.
+__device__ inline bool HasChunks(const TensorView& view) {
+  return view.stride % kChunkElements == 0 && reinterpret_cast<uintptr_t>(view.data) % kChunkBytes == 0;
+}
+
 __device__ inline void StoreElement(const TensorView& view, int64_t at, float value) {
   if (view.dtype == DType::kF32) {
     Store(static_cast<float*>(view.data) + at, value);
@@ -92,6 +97,18 @@ __device__ inline AttentionUnit UnitAt(const AttentionArgs& args, int64_t index,
   unit.count = unit.tile.rows * unit.tile.heads;
   unit.blocks = args.table.blocks + unit.entry.block_begin;
   return unit;
+}
+
+// A unit of one kv head.
+struct AttentionPiece {
+  int64_t unit;
+  int kv_head;
+};
+// Those of `units` units in the order in which they are begun: from the end, as what the last tiles of a sequence do takes
+// longest, and of all heads alike. Fewer than 2^31.
+__device__ inline AttentionPiece PieceAt(const AttentionArgs& args, int64_t units, unsigned index) {
+  const auto kv_heads = static_cast<unsigned>(args.kv.kv_heads);
+  return {units - 1 - index / kv_heads, static_cast<int>(index % kv_heads)};
 }
 
 // Of query slot i; slots behind the last query are where it is.

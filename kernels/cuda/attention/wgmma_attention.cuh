@@ -5,12 +5,18 @@
 #include "kernels/cuda/attention/wgmma_index.h"
 
 // Prefill attention on Hopper's warpgroup products (after FlashAttention-3, Shah et al. 2024). It computes
-// what mma_attention.cuh does and shares its units, mask, softmax and results. A block has one unit of 128
-// queries and three warpgroups. The first one fetches: two of its warps copy keys, two copy values, from the
+// what mma_attention.cuh does and shares its units, mask, softmax and results. A block takes units of 128
+// queries, one after the other, and has three warpgroups. The first one fetches: two of its warps copy keys, two copy values, from the
 // pages into a ring of kStages tiles of each. The two others own 64 queries each. While the tensor cores work
 // on the scores of a tile and on the values of the tile before, a warpgroup turns the scores that it has
 // into probabilities, which stay in registers as the A of their product with the values; and the two
 // warpgroups take turns in starting products, so that one's softmax falls into the other's products.
+//
+// The ring knows nothing of units: the first tiles of the next one are fetched while the warpgroups with queries end theirs.
+// Where as many blocks are launched as run at once, what sets a block up and what it waits for first is paid once. Which
+// units a block takes follows from its number alone: they come by their keys, most first, and blocks take them in turn, every
+// other time the other way round, so that who had most has least of the next. For a prompt of 2,048 tokens of 8 kv heads on
+// 132 SMs the longest block has 1.03 times the mean of all, for one of 8,192 1.001, as if each took the next when it is free.
 //
 // Barriers. Every slot of the ring has a `full`, at which the two warps that filled it arrive, and an
 // `empty`, at which the eight warps that have read it do. Both count phases from 0 on; parity tells one from
@@ -52,8 +58,8 @@ struct WgmmaShape {
   static constexpr int kAlignment = kPatternBytes;
 
   // Of a thread. What the kernel starts with, three times 168, is what these add up to.
-  static constexpr int kFetchRegisters = 40;
-  static constexpr int kGroupRegisters = 232;
+  static constexpr int kFetchRegisters = 56;
+  static constexpr int kGroupRegisters = 224;
   static_assert(kWarpgroupThreads * (kFetchRegisters + kGroups * kGroupRegisters) <= 65536);
 };
 
@@ -131,28 +137,64 @@ __device__ void FetchTile(const KvPlanes& kv, const void* plane, const Attention
   }
 }
 
-// The work of a fetching warp: one plane of all tiles.
+// What a block does in one of its rounds.
+struct GroupWork {
+  int64_t unit_index;
+  AttentionUnit unit;
+  KeyRun run;
+  int tiles;
+};
+
+// That of round `round`, counted from 0. False: the block has done all that it does of the launch.
 template <typename Shape>
-__device__ void Fetch(const AttentionArgs& args, const AttentionUnit& unit, const KeyRun& run, int tiles,
-                      const Ring<Shape>& ring) {
+__device__ bool FindWork(const AttentionArgs& args, unsigned round, GroupWork& work) {
+  const int64_t units = args.work.first_unit[args.table.count];
+  const unsigned turn = round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
+  const unsigned index = round * gridDim.x + turn;
+  if (index >= static_cast<unsigned>(units) * static_cast<unsigned>(args.kv.kv_heads)) return false;
+  const AttentionPiece piece = PieceAt(args, units, index);
+  work.unit_index = piece.unit;
+  work.unit = UnitAt(args, piece.unit, piece.kv_head);
+  work.run = KeysOf(work.unit.entry, work.unit.tile, args.window, Shape::kKeys, work.unit.splits,
+                    *args.work.split_keys, work.unit.split);
+  const int keys = static_cast<int>(work.run.end - work.run.tile_begin);
+  work.tiles = keys > 0 ? (keys + Shape::kKeys - 1) / Shape::kKeys : 0;
+  return true;
+}
+
+// The work of a fetching warp: one plane of all tiles, of all that the block does.
+template <typename Shape>
+__device__ void Fetch(const AttentionArgs& args, const Ring<Shape>& ring) {
   const int warp = threadIdx.x / 32;
   const int plane = warp / 2;
   const void* const from = plane == kKeyPlane ? args.kv.k : args.kv.v;
   RingPlace<Shape> begun, come;
-  for (int t = 0; t < tiles + Shape::kUnderWay; ++t) {
-    if (t < tiles) {
-      BarrierWait(ring.Empty(begun.stage, plane), begun.parity ^ 1);
-      FetchTile<Shape>(args.kv, from, unit, run.tile_begin + int64_t{t} * Shape::kKeys, run,
-                       warp % 2 * (Shape::kKeys / 2), ring.Tile(begun.stage, plane));
-      begun.Advance();
-    }
-    CpAsyncCommit();
-    if (t < Shape::kUnderWay) continue;
+  int under_way = 0;  // tiles that are begun and not published
+  const auto publish = [&] {
     CpAsyncWait<Shape::kUnderWay>();
     FenceProxyAsync();
     __syncwarp();
     if (threadIdx.x % 32 == 0) BarrierArrive(ring.Full(come.stage, plane));
     come.Advance();
+  };
+  GroupWork work;
+  for (unsigned round = 0; FindWork<Shape>(args, round, work); ++round) {
+    for (int t = 0; t < work.tiles; ++t) {
+      BarrierWait(ring.Empty(begun.stage, plane), begun.parity ^ 1);
+      FetchTile<Shape>(args.kv, from, work.unit, work.run.tile_begin + int64_t{t} * Shape::kKeys, work.run,
+                       warp % 2 * (Shape::kKeys / 2), ring.Tile(begun.stage, plane));
+      begun.Advance();
+      CpAsyncCommit();
+      if (under_way == Shape::kUnderWay) {
+        publish();
+      } else {
+        ++under_way;
+      }
+    }
+  }
+  for (; under_way > 0; --under_way) {
+    CpAsyncCommit();
+    publish();
   }
 }
 
@@ -160,19 +202,22 @@ __device__ void Fetch(const AttentionArgs& args, const AttentionUnit& unit, cons
 template <typename Shape>
 __device__ void LoadGroupQueries(const AttentionArgs& args, const AttentionUnit& unit, int first_query,
                                  char* to) {
-  for (int c = threadIdx.x % kWarpgroupThreads; c < Shape::kGroupQueries * Shape::kChunks;
-       c += kWarpgroupThreads) {
-    const int row = c / Shape::kChunks;
-    const int chunk = c % Shape::kChunks;
-    uint4 value = {0, 0, 0, 0};
-    if (first_query + row < unit.count) {
-      value = LoadChunk(args.q, QueryElement(args.q, args, unit, first_query + row) + chunk * kChunkElements);
+  WithChunks(args.q, [&](const auto& load) {
+#pragma unroll 4
+    for (int c = threadIdx.x % kWarpgroupThreads; c < Shape::kGroupQueries * Shape::kChunks;
+         c += kWarpgroupThreads) {
+      const int row = c / Shape::kChunks;
+      const int chunk = c % Shape::kChunks;
+      uint4 value = {0, 0, 0, 0};
+      if (first_query + row < unit.count) {
+        value = load(QueryElement(args.q, args, unit, first_query + row) + chunk * kChunkElements);
+      }
+      StoreShared(to + SwizzledByte<Shape::kGroupQueries>(row, chunk), value);
     }
-    StoreShared(to + SwizzledByte<Shape::kGroupQueries>(row, chunk), value);
-  }
+  });
 }
 
-// Numbered barriers: warpgroup g's queries are there, and it is g's turn.
+// Numbered barriers: warpgroup g's queries are there, or not needed any more, and it is g's turn.
 constexpr int kQueriesThere = 1;
 constexpr int kTurn = 3;
 
@@ -234,11 +279,12 @@ struct QueryGroup {
     }
   }
 
-  __device__ void Attend(int first_key, int tiles, Sums& state) const {
+  // `keys` and `values`: where the first tile lies, and afterwards what comes behind the last.
+  __device__ void Attend(int first_key, int tiles, RingPlace<Shape>& keys, RingPlace<Shape>& values,
+                         Sums& state) const {
     float scores[1][Shape::kKeys / 8][4] = {};
     uint32_t probabilities[Shape::kKeys / 16][4];
     float correction[1][2];
-    RingPlace<Shape> keys, values;
 
     BarrierWait(ring.Full(keys.stage, kKeyPlane), keys.parity);
     StartScores(keys.stage, scores);
@@ -269,24 +315,52 @@ struct QueryGroup {
       Pack(scores, probabilities);
       values.Advance();
     }
+    keys.Advance();
     BarrierWait(ring.Full(values.stage, kValuePlane), values.parity);
     StartValues(values.stage, probabilities, state);
     WgmmaWait<0>(state.sums[0], probabilities);
+    Release(values.stage, kValuePlane);
+    values.Advance();
   }
 };
 
-// grid (units, kv_heads), Shape::kThreads threads, Shape::kSharedBytes at `shared`, aligned to kAlignment.
-// Blocks take units from the end, as in AttendUnit.
+// What a warpgroup with queries does of all that the block does.
 template <typename Shape>
-__device__ void AttendUnitInGroups(const AttentionArgs& args, char* shared) {
-  const int64_t unit_index = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
-  if (unit_index >= args.work.first_unit[args.table.count]) return;
-  const AttentionUnit unit = UnitAt(args, unit_index, blockIdx.y);
-  const KeyRun run = KeysOf(unit.entry, unit.tile, args.window, Shape::kKeys, unit.splits,
-                            *args.work.split_keys, unit.split);
-  const int tiles = run.tile_begin < run.end
-                        ? static_cast<int>((run.end - run.tile_begin + Shape::kKeys - 1) / Shape::kKeys)
-                        : 0;
+__device__ void AttendGroup(const AttentionArgs& args, const Ring<Shape>& ring, int group) {
+  char* const queries = ring.shared + group * Shape::kGroupBytes;
+  const int first_query = group * Shape::kGroupQueries + threadIdx.x % kWarpgroupThreads / 32 * 16;
+  constexpr float kLog2E = 1.44269504088896340736f;
+  const float scale = args.scale * kLog2E;
+  RingPlace<Shape> keys, values;
+  GroupWork work;
+  for (unsigned round = 0; FindWork<Shape>(args, round, work); ++round) {
+    const AttentionUnit& unit = work.unit;
+    // All warps have had the scores of the unit before.
+    NumberedSync<kWarpgroupThreads>(kQueriesThere + group);
+    LoadGroupQueries<Shape>(args, unit, group * Shape::kGroupQueries, queries);
+    FenceProxyAsync();
+    NumberedSync<kWarpgroupThreads>(kQueriesThere + group);
+    WarpSums<Shape> state;
+    Clear(unit, first_query, state);
+    if (work.tiles > 0) {
+      if (group == 1 && work.tiles > 1) NumberedArrive<Shape::kGroups * kWarpgroupThreads>(kTurn);
+      const QueryGroup<Shape> attending{args,
+                                        unit,
+                                        ring,
+                                        group,
+                                        RowsByDimensions(SharedAddress(queries)),
+                                        scale,
+                                        PositionOf(unit, first_query),
+                                        PositionOf(unit, first_query + 15)};
+      attending.Attend(static_cast<int>(work.run.tile_begin), work.tiles, keys, values, state);
+    }
+    StoreSums<Shape>(args, unit, work.unit_index, scale, first_query, state);
+  }
+}
+
+// grid: any number of blocks, Shape::kThreads threads, Shape::kSharedBytes at `shared`, aligned to kAlignment.
+template <typename Shape>
+__device__ void AttendInGroups(const AttentionArgs& args, char* shared) {
   const Ring<Shape> ring{shared};
   if (threadIdx.x == 0) ring.Init();
   __syncthreads();
@@ -294,32 +368,10 @@ __device__ void AttendUnitInGroups(const AttentionArgs& args, char* shared) {
   const int warpgroup = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / kWarpgroupThreads), 0);
   if (warpgroup == 0) {
     LowerRegisters<Shape::kFetchRegisters>();
-    Fetch<Shape>(args, unit, run, tiles, ring);
+    Fetch<Shape>(args, ring);
   } else {
     RaiseRegisters<Shape::kGroupRegisters>();
-    const int group = warpgroup - 1;
-    char* const queries = shared + group * Shape::kGroupBytes;
-    const int first_query = group * Shape::kGroupQueries + threadIdx.x % kWarpgroupThreads / 32 * 16;
-    LoadGroupQueries<Shape>(args, unit, group * Shape::kGroupQueries, queries);
-    FenceProxyAsync();
-    NumberedSync<kWarpgroupThreads>(kQueriesThere + group);
-    constexpr float kLog2E = 1.44269504088896340736f;
-    const float scale = args.scale * kLog2E;
-    WarpSums<Shape> state;
-    Clear(unit, first_query, state);
-    if (tiles > 0) {
-      if (group == 1 && tiles > 1) NumberedArrive<Shape::kGroups * kWarpgroupThreads>(kTurn);
-      const QueryGroup<Shape> work{args,
-                                   unit,
-                                   ring,
-                                   group,
-                                   RowsByDimensions(SharedAddress(queries)),
-                                   scale,
-                                   PositionOf(unit, first_query),
-                                   PositionOf(unit, first_query + 15)};
-      work.Attend(static_cast<int>(run.tile_begin), tiles, state);
-    }
-    StoreSums<Shape>(args, unit, unit_index, scale, first_query, state);
+    AttendGroup<Shape>(args, ring, warpgroup - 1);
   }
 }
 

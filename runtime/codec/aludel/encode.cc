@@ -49,9 +49,10 @@ class AludelEncoder : public KvEncoder {
   absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
     ALUDEL_RETURN_IF_ERROR(outbox_->Poll(sink));
     if (slice.layer == shape_.recomputed_layers) {
+      const TensorView h = projector_.Stage(absl::MakeConstSpan(&slice.h, 1));
       for (size_t g = 0; g < groups_.size(); ++g) {
-        projector_.Multiply(slice.h, *groups_[g].side, groups_[g].offset.as<float>(), /*accumulate=*/false,
-                            latents_[g].as<float>());
+        MultiplyPadded(model_, h, *groups_[g].side, groups_[g].offset.as<float>(), /*accumulate=*/false,
+                       latents_[g].data());
       }
     }
     for (size_t g = 0; g < groups_.size(); ++g) {

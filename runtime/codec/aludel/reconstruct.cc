@@ -1,15 +1,17 @@
 #include "runtime/codec/aludel/reconstruct.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
+#include "kernels/stream_marks.h"
 #include "runtime/codec/aludel/latent_packing.h"
 #include "runtime/codec/aludel/spec.h"
 #include "runtime/codec/coverage.h"
 #include "runtime/codec/scd/projector.h"
+#include "runtime/codec/staging_ring.h"
 #include "runtime/codec/video/video_coder.h"
 #include "runtime/status_macros.h"
 
@@ -34,64 +36,86 @@ struct DecoderGroup {
   }
 };
 
-// What a codec's decoders compute in, one call after the other.
+// What a codec's decoders compute in, one call after the other: each call's work comes behind that of the one before.
 struct DecoderMemory {
-  // f32 [max_rows, padded rank], behind a group's own columns leftovers of others: matrices are 0 there.
+  std::unique_ptr<StagingRing> planes;  // of a frame, decoded on the host
+  Buffer wire;                          // the same on the device
+  // The model's compute type [PaddedRows(max_rows), rank], zeros at first: the inputs u of a format without side
+  // information. With it u is each decoder's own, and begins with these zeros for latents.
   Buffer latents;
-  Buffer hidden;   // f32 [PaddedRows(max_rows), width]
-  Buffer active;   // the model's compute type, of the same shape: hidden after its activation
-  Buffer outputs;  // output_type [PaddedRows(max_rows), outputs]
-  // bf16 pages round K and V anyway; a sum of two products is rounded once, at its end.
+  int64_t rank = 0;  // padded, of the group that has most
+  Buffer hidden;     // f32 [PaddedRows(max_rows), width]
+  Buffer active;     // the model's compute type, of the same shape: hidden after its activation
+  Buffer outputs;    // output_type [PaddedRows(max_rows), outputs]
   DType output_type = DType::kF32;
-  std::unique_ptr<Projector> projector;
   int64_t max_rows = 0;  // decoded at a time
 };
 
-absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model,
+// Pages round K and V anyway, and bf16 lets more rows stay in a cache. But a sum of two products is rounded once, at its end;
+// and where nothing is cut to a cache, a product adds its bias to f32 itself, and bf16 would take another pass.
+DType OutputType(const Transformer& model, const std::vector<DecoderGroup>& groups) {
+  const bool sums = std::any_of(groups.begin(), groups.end(), [](const DecoderGroup& group) {
+    return group.linear != nullptr && group.width > 0;
+  });
+  return sums || model.device()->cache_bytes() == 0 ? DType::kF32 : model.options().compute;
+}
+
+// The planes of a frame of `tokens` tokens: of a cut kEmbedded payload codes may take two bytes that had one.
+size_t MostPlaneBytes(const DecoderGroup& group, LatentPacking packing, int64_t tokens) {
+  return PlaneBytes(group.grid.bits, packing, tokens) * (packing == LatentPacking::kEmbedded ? 2 : 1);
+}
+
+absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model, LatentPacking packing,
                                                 const std::vector<DecoderGroup>& groups) {
-  int64_t inputs = 0, rank = 0, width = 0, outputs = 0;
-  bool sums = false;
+  DecoderMemory work;
+  int64_t width = 0, outputs = 0;
+  size_t plane_bytes = 0;
   for (const DecoderGroup& group : groups) {
-    inputs = std::max(inputs, group.inputs);
-    rank = std::max(rank, PaddedColumns(group.shape.rank));
+    work.rank = std::max(work.rank, PaddedColumns(group.shape.rank));
     width = std::max(width, group.width);
     outputs = std::max(outputs, group.outputs);
-    sums = sums || (group.linear != nullptr && group.width > 0);
+    plane_bytes = std::max(plane_bytes, MostPlaneBytes(group, packing, model.options().max_rows));
   }
-  DecoderMemory work;
-  work.output_type = sums ? DType::kF32 : model.options().compute;
+  const size_t element = SizeOf(model.options().compute);
+  work.output_type = OutputType(model, groups);
   work.max_rows = RowsAtATime(model, outputs * static_cast<int64_t>(SizeOf(work.output_type)));
   const int64_t padded = PaddedRows(work.max_rows);
-  ALUDEL_ASSIGN_OR_RETURN(work.latents, AllocateZeroed(model, work.max_rows * rank * sizeof(float)));
+  const bool decodes = packing != LatentPacking::kFixed;
+  work.planes = std::make_unique<StagingRing>(model.device(), model.stream(), decodes ? plane_bytes : 0);
+  ALUDEL_ASSIGN_OR_RETURN(work.wire, model.device()->Allocate(plane_bytes));
+  ALUDEL_ASSIGN_OR_RETURN(work.latents,
+                          AllocateZeroed(model, PaddedRows(model.options().max_rows) * work.rank * element));
   ALUDEL_ASSIGN_OR_RETURN(work.hidden, AllocateZeroed(model, padded * width * sizeof(float)));
-  ALUDEL_ASSIGN_OR_RETURN(work.active,
-                          AllocateZeroed(model, padded * width * SizeOf(model.options().compute)));
+  ALUDEL_ASSIGN_OR_RETURN(work.active, AllocateZeroed(model, padded * width * element));
   ALUDEL_ASSIGN_OR_RETURN(work.outputs, AllocateZeroed(model, padded * outputs * SizeOf(work.output_type)));
-  ALUDEL_ASSIGN_OR_RETURN(work.projector, Projector::Create(model, inputs));
   return work;
 }
 
 class AludelDecoder : public KvDecoder {
  public:
   AludelDecoder(const Transformer& model, const AludelShape& shape, const std::vector<DecoderGroup>& groups,
-                const DecoderMemory& work)
-      : model_(model), shape_(shape), groups_(groups), work_(work) {}
+                DecoderMemory* work)
+      : model_(model), shape_(shape), groups_(groups), work_(*work) {}
 
   absl::Status Begin(const KvTarget& target) override {
     ALUDEL_CHECK(target.model == &model_);
     if (!shape_.has_side()) return absl::OkStatus();
     const int64_t max_rows = model_.options().max_rows;
-    const size_t row_bytes = model_.config().hidden * SizeOf(model_.options().compute);
-    ALUDEL_ASSIGN_OR_RETURN(side_, model_.device()->Allocate(target.tokens * row_bytes));
+    // Products over the last tokens take rows behind them along.
+    const size_t bytes = PaddedRows(target.tokens + PaddedRows(1)) * stride() * element();
+    ALUDEL_ASSIGN_OR_RETURN(inputs_, model_.device()->Allocate(bytes));
     for (int64_t begin = 0; begin < target.tokens; begin += max_rows) {
       BatchItem item;
       item.ids = target.prompt.subspan(begin, std::min(max_rows, target.tokens - begin));
       item.position = begin;
       item.blocks = target.blocks;
       item.adapter = target.adapter;
-      ALUDEL_RETURN_IF_ERROR(
-          target.model->ForwardShallow(absl::MakeSpan(&item, 1), shape_.recomputed_layers, *target.pool,
-                                       Side(begin, static_cast<int64_t>(item.ids.size()))));
+      const auto rows = static_cast<int64_t>(item.ids.size());
+      const TensorView u = Inputs(begin, rows);
+      const TensorView zeros{work_.latents.data(), u.dtype, rows, work_.rank, work_.rank};
+      model_.device()->ops().Convert(zeros, u.Cols(side(), work_.rank), model_.stream());
+      ALUDEL_RETURN_IF_ERROR(target.model->ForwardShallow(absl::MakeSpan(&item, 1), shape_.recomputed_layers,
+                                                          *target.pool, u.Cols(0, side())));
     }
     return absl::OkStatus();
   }
@@ -99,7 +123,8 @@ class AludelDecoder : public KvDecoder {
   absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
                      const KvTarget& target) override {
     ALUDEL_ASSIGN_OR_RETURN(const DecoderGroup* group, GroupOf(coverage, target));
-    std::vector<uint8_t> opened;
+    std::vector<uint8_t>& opened =
+        work_.planes->Next(HasHostPlanes() ? MostPlaneBytes(*group, shape_.packing, coverage.tokens) : 0);
     const absl::StatusOr<OpenedPlanes> planes =
         OpenPlanes(payload, group->grid, shape_.packing, group->coder.get(), coverage.tokens, &opened);
     if (!planes.ok()) {
@@ -108,21 +133,21 @@ class AludelDecoder : public KvDecoder {
     }
     Device& device = *model_.device();
     const size_t bytes = planes->bytes.size();
-    if (wire_.size() < bytes) {
-      ALUDEL_ASSIGN_OR_RETURN(wire_, device.Allocate(bytes));
+    if (work_.wire.size() < bytes) {
+      ALUDEL_ASSIGN_OR_RETURN(work_.wire, device.Allocate(bytes));
     }
-    device.CopyToDevice(wire_.data(), planes->bytes.data(), bytes, model_.stream());
+    device.CopyToDevice(work_.wire.data(), planes->bytes.data(), bytes, model_.stream());
+    if (HasHostPlanes()) work_.planes->Enqueued();
     const std::vector<LatentPlane> layout = PlanesOf(planes->scale.bits, shape_.packing, coverage.tokens);
     for (int64_t begin = 0; begin < coverage.tokens; begin += work_.max_rows) {
       const int64_t rows = std::min<int64_t>(work_.max_rows, coverage.tokens - begin);
-      const TensorView latents =
-          TensorView::Of(work_.latents.as<float>(), rows, PaddedColumns(group->shape.rank));
-      device.ops().UnpackLatents(wire_.as<uint8_t>(), layout, begin, planes->scale.step,
-                                 latents.Cols(0, group->shape.rank), model_.stream());
-      Reconstruct(*group, latents, coverage.token_begin + begin, target);
+      const int64_t position = coverage.token_begin + begin;
+      const TensorView u = Inputs(position, rows);
+      device.ops().UnpackLatents(work_.wire.as<uint8_t>(), layout, begin, planes->scale.step,
+                                 u.Cols(side(), group->shape.rank), model_.stream());
+      Reconstruct(*group, u.Cols(0, group->inputs), position, target);
     }
-    // The caller's bytes and the decoder's memory are free again when this returns.
-    return device.Synchronize(model_.stream());
+    return Enqueued(device, model_.stream());
   }
 
  private:
@@ -141,11 +166,9 @@ class AludelDecoder : public KvDecoder {
                         coverage.first_layer + coverage.layers));
   }
 
-  void Reconstruct(const DecoderGroup& group, const TensorView& latents, int64_t position,
-                   const KvTarget& target) {
-    const std::array<TensorView, 2> inputs = {shape_.has_side() ? Side(position, latents.rows) : TensorView(),
-                                              latents};
-    const TensorView kv = Decode(group, absl::MakeConstSpan(inputs).subspan(shape_.has_side() ? 0 : 1));
+  // Of tokens [position, position + u.rows).
+  void Reconstruct(const DecoderGroup& group, const TensorView& u, int64_t position, const KvTarget& target) {
+    const TensorView kv = Decode(group, u);
     const int64_t kv_dim = model_.config().kv_dim();
     for (int i = 0; i < group.shape.layers; ++i) {
       target.model->WriteKv(group.shape.first_layer + i, position, target.blocks,
@@ -154,39 +177,43 @@ class AludelDecoder : public KvDecoder {
     }
   }
 
-  // H of tokens [position, position + rows).
-  TensorView Side(int64_t position, int64_t rows) const {
-    const int64_t hidden = model_.config().hidden;
-    const TensorView all{side_.data(), model_.options().compute, position + rows, hidden, hidden};
-    return all.Rows(position, rows);
+  size_t element() const { return SizeOf(model_.options().compute); }
+  bool HasHostPlanes() const { return shape_.packing != LatentPacking::kFixed; }
+  // Columns of u before the latents, and all.
+  int64_t side() const { return shape_.has_side() ? model_.config().hidden : 0; }
+  int64_t stride() const { return side() + work_.rank; }
+
+  // u of tokens [position, position + rows): their H, then latents of the group that is being decoded.
+  TensorView Inputs(int64_t position, int64_t rows) const {
+    char* const first =
+        shape_.has_side() ? inputs_.as<char>() + position * stride() * element() : work_.latents.as<char>();
+    return {first, model_.options().compute, rows, stride(), stride()};
   }
 
-  // `inputs` are the columns of u.
-  TensorView Decode(const DecoderGroup& group, absl::Span<const TensorView> inputs) {
-    Projector& projector = *work_.projector;
+  TensorView Decode(const DecoderGroup& group, const TensorView& u) {
     void* const outputs = work_.outputs.data();
     const float* bias = group.bias.as<float>();
     TensorView kv;
     if (group.linear != nullptr) {
-      kv = projector.Multiply(inputs, *group.linear, bias, /*accumulate=*/false, outputs, work_.output_type);
+      kv = MultiplyPadded(model_, u, *group.linear, bias, /*accumulate=*/false, outputs, work_.output_type);
     }
     if (group.width == 0) return kv;
-    const TensorView hidden = projector.Multiply(inputs, *group.hidden, group.hidden_bias.as<float>(),
-                                                 /*accumulate=*/false, work_.hidden.data());
+    const TensorView hidden = MultiplyPadded(model_, u, *group.hidden, group.hidden_bias.as<float>(),
+                                             /*accumulate=*/false, work_.hidden.data());
     const TensorView active{work_.active.data(), model_.options().compute, hidden.rows, group.width,
                             group.width};
     model_.device()->ops().Silu(hidden, active, model_.stream());
     const bool direct = group.linear != nullptr;
-    return projector.MultiplyPadded(active, *group.out, direct ? nullptr : bias, direct, outputs,
-                                    work_.output_type);
+    return MultiplyPadded(model_, active, *group.out, direct ? nullptr : bias, direct, outputs,
+                          work_.output_type);
   }
 
   const Transformer& model_;
   const AludelShape& shape_;
   const std::vector<DecoderGroup>& groups_;
-  const DecoderMemory& work_;
-  Buffer side_;  // the model's compute type [tokens up to the last that is handed over, hidden]
-  Buffer wire_;  // a payload, as large as the largest so far
+  DecoderMemory& work_;
+  Buffer
+      inputs_;  // with side information u of all tokens up to the last that is handed over, rows of stride()
 };
 
 double FlopsPerToken(const AludelShape& shape, const std::vector<DecoderGroup>& groups,
@@ -204,17 +231,17 @@ class AludelDecoderFactory : public DecoderFactory {
       : DecoderFactory(std::move(spec), FlopsPerToken(shape, groups, model.config())),
         shape_(std::move(shape)),
         groups_(std::move(groups)),
-        work_(std::move(work)),
+        work_(std::make_unique<DecoderMemory>(std::move(work))),
         model_(model) {}
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
-    return std::make_unique<AludelDecoder>(model_, shape_, groups_, work_);
+    return std::make_unique<AludelDecoder>(model_, shape_, groups_, work_.get());
   }
 
  private:
   AludelShape shape_;
   std::vector<DecoderGroup> groups_;
-  DecoderMemory work_;
+  const std::unique_ptr<DecoderMemory> work_;  // of all its decoders
   const Transformer& model_;
 };
 
@@ -249,7 +276,7 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeAludelDecoders(std::string f
     }
     ALUDEL_ASSIGN_OR_RETURN(group.bias, UploadFor(model, from.bias));
   }
-  ALUDEL_ASSIGN_OR_RETURN(DecoderMemory work, MakeDecoderMemory(model, groups));
+  ALUDEL_ASSIGN_OR_RETURN(DecoderMemory work, MakeDecoderMemory(model, shape.packing, groups));
   std::vector<LatentGrid> grids;
   for (const DecoderGroup& group : groups) grids.push_back(group.grid);
   if (shape.packing == LatentPacking::kVideo) ALUDEL_RETURN_IF_ERROR(VideoCoder::CheckDecoder(grids));

@@ -8,6 +8,7 @@
 #include "runtime/codec/lossless/split_planes.h"
 #include "runtime/codec/outbox.h"
 #include "runtime/codec/raw.h"
+#include "runtime/codec/staging_ring.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -43,8 +44,8 @@ class LosslessEncoder : public KvEncoder {
 
 class LosslessDecoder : public KvDecoder {
  public:
-  LosslessDecoder(const Transformer& model, std::unique_ptr<KvDecoder> raw)
-      : model_(model), raw_(std::move(raw)) {}
+  LosslessDecoder(const Transformer& model, std::unique_ptr<KvDecoder> raw, StagingRing* numbers)
+      : model_(model), raw_(std::move(raw)), numbers_(numbers) {}
 
   absl::Status Begin(const KvTarget& target) override { return raw_->Begin(target); }
 
@@ -52,28 +53,32 @@ class LosslessDecoder : public KvDecoder {
                      const KvTarget& target) override {
     ALUDEL_RETURN_IF_ERROR(CheckLayerFrame(coverage, model_.config().layers, target));
     const size_t plane = PlaneNumbers(model_, coverage.tokens);
-    numbers_.resize(2 * plane);
-    const absl::Status decoded = Decode(payload, plane);
+    std::vector<uint8_t>& bytes = numbers_->Next(2 * plane * sizeof(Bf16));
+    bytes.resize(2 * plane * sizeof(Bf16));
+    const absl::Status decoded =
+        Decode(payload, absl::MakeSpan(reinterpret_cast<Bf16*>(bytes.data()), 2 * plane));
     if (!decoded.ok()) {
       return absl::DataLossError(
           absl::StrFormat("lossless frame of layer %d: %s", coverage.first_layer, decoded.message()));
     }
-    const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(numbers_.data()),
-                                          numbers_.size() * sizeof(Bf16));
-    return raw_->Apply(coverage, bytes, target);
+    absl::Status applied = raw_->Apply(coverage, bytes, target);
+    numbers_->Enqueued();
+    return applied;
   }
 
  private:
-  absl::Status Decode(absl::Span<const uint8_t> payload, size_t plane) {
-    ALUDEL_RETURN_IF_ERROR(DecodeSplit(&payload, absl::MakeSpan(numbers_).first(plane)));
-    ALUDEL_RETURN_IF_ERROR(DecodeSplit(&payload, absl::MakeSpan(numbers_).subspan(plane)));
+  // K and V of a frame.
+  static absl::Status Decode(absl::Span<const uint8_t> payload, absl::Span<Bf16> numbers) {
+    const size_t plane = numbers.size() / 2;
+    ALUDEL_RETURN_IF_ERROR(DecodeSplit(&payload, numbers.first(plane)));
+    ALUDEL_RETURN_IF_ERROR(DecodeSplit(&payload, numbers.subspan(plane)));
     if (payload.empty()) return absl::OkStatus();
     return absl::DataLossError(absl::StrFormat("%d bytes behind V, want none", payload.size()));
   }
 
   const Transformer& model_;
   const std::unique_ptr<KvDecoder> raw_;
-  std::vector<Bf16> numbers_;  // K and V of a frame
+  StagingRing* const numbers_;
 };
 
 CodecSpec LosslessSpec(CodecSpec raw, const Transformer& model) {
@@ -103,16 +108,22 @@ class LosslessEncoderFactory : public EncoderFactory {
 class LosslessDecoderFactory : public DecoderFactory {
  public:
   LosslessDecoderFactory(std::unique_ptr<DecoderFactory> raw, const Transformer& model)
-      : DecoderFactory(LosslessSpec(raw->spec(), model), 0), raw_(std::move(raw)), model_(model) {}
+      : DecoderFactory(LosslessSpec(raw->spec(), model), 0),
+        raw_(std::move(raw)),
+        model_(model),
+        numbers_(std::make_unique<StagingRing>(
+            model.device(), model.stream(),
+            2 * PlaneNumbers(model, model.options().max_rows) * sizeof(Bf16))) {}
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
     ALUDEL_ASSIGN_OR_RETURN(auto raw, raw_->NewDecoder());
-    return std::make_unique<LosslessDecoder>(model_, std::move(raw));
+    return std::make_unique<LosslessDecoder>(model_, std::move(raw), numbers_.get());
   }
 
  private:
   const std::unique_ptr<DecoderFactory> raw_;
   const Transformer& model_;
+  const std::unique_ptr<StagingRing> numbers_;  // of all its decoders
 };
 
 }  // namespace

@@ -64,30 +64,28 @@ absl::StatusOr<std::unique_ptr<Projector>> Projector::Create(const Transformer& 
   return std::unique_ptr<Projector>(new Projector(model, std::move(staging), max_cols));
 }
 
-TensorView Projector::Multiply(absl::Span<const TensorView> x, const PackedMatrix& w, const float* bias,
-                               bool accumulate, void* out, DType type) {
+TensorView Projector::Stage(absl::Span<const TensorView> x) {
   Ops& ops = model_.device()->ops();
-  const int64_t count = x.front().rows;
-  const int64_t rows = PaddedRows(count);
-  const int64_t cols = w.in_features();
-  ALUDEL_CHECK(count <= model_.options().max_rows && cols <= max_cols_);
+  const int64_t rows = x.front().rows;
+  int64_t cols = 0;
+  for (const TensorView& part : x) cols += part.cols;
+  ALUDEL_CHECK(rows <= model_.options().max_rows && cols <= max_cols_);
   const TensorView staged{staging_.data(), model_.options().compute, rows, cols, cols};
   int64_t column = 0;
   for (const TensorView& part : x) {
-    ops.Convert(part, staged.Rows(0, count).Cols(column, part.cols), model_.stream());
+    ops.Convert(part, staged.Cols(column, part.cols), model_.stream());
     column += part.cols;
   }
-  ALUDEL_CHECK(column == cols);
-  return MultiplyPadded(staged.Rows(0, count), w, bias, accumulate, out, type);
+  return staged;
 }
 
-TensorView Projector::MultiplyPadded(const TensorView& x, const PackedMatrix& w, const float* bias,
-                                     bool accumulate, void* out, DType type) {
-  ALUDEL_CHECK(x.dtype == model_.options().compute && x.contiguous());
+TensorView MultiplyPadded(const Transformer& model, const TensorView& x, const PackedMatrix& w,
+                          const float* bias, bool accumulate, void* out, DType type) {
+  ALUDEL_CHECK(x.dtype == model.options().compute && x.cols == w.in_features());
   const int64_t rows = PaddedRows(x.rows);
-  const TensorView padded{x.data, x.dtype, rows, x.cols, x.cols};
+  const TensorView padded{x.data, x.dtype, rows, x.cols, x.stride};
   const TensorView result{out, type, rows, w.out_features(), w.out_features()};
-  model_.device()->ops().Gemm(padded, w, bias, accumulate, result, model_.stream());
+  model.device()->ops().Gemm(padded, w, bias, accumulate, result, model.stream());
   return result.Rows(0, x.rows);
 }
 

@@ -35,6 +35,11 @@ absl::StatusOr<Buffer> UploadFor(const Transformer& model, const std::vector<flo
 // Zeroed memory on the device of `model`. From any thread.
 absl::StatusOr<Buffer> AllocateZeroed(const Transformer& model, size_t bytes);
 
+// Projector::Multiply on the model's stream of an x that needs no staging: of the model's compute type, in memory for
+// PaddedRows(x.rows) rows.
+TensorView MultiplyPadded(const Transformer& model, const TensorView& x, const PackedMatrix& w,
+                          const float* bias, bool accumulate, void* out, DType type = DType::kF32);
+
 // Multiplies rows by packed matrices on the model's stream, through one staging buffer in the model's compute
 // type. Engine thread only.
 class Projector {
@@ -51,11 +56,11 @@ class Projector {
   }
   // The same of an x whose columns come in parts.
   TensorView Multiply(absl::Span<const TensorView> x, const PackedMatrix& w, const float* bias,
-                      bool accumulate, void* out, DType type = DType::kF32);
-  // The same of an x that needs no staging: of the model's compute type, without gaps, in memory for
-  // PaddedRows(x.rows) rows.
-  TensorView MultiplyPadded(const TensorView& x, const PackedMatrix& w, const float* bias, bool accumulate,
-                            void* out, DType type = DType::kF32);
+                      bool accumulate, void* out, DType type = DType::kF32) {
+    return MultiplyPadded(model_, Stage(x), w, bias, accumulate, out, type);
+  }
+  // Those columns side by side as MultiplyPadded takes them, until the next call.
+  TensorView Stage(absl::Span<const TensorView> x);
 
  private:
   Projector(const Transformer& model, Buffer staging, int64_t max_cols)

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
+#include "kernels/stream_marks.h"
 #include "runtime/codec/coverage.h"
 #include "runtime/codec/scd/patch.h"
 #include "runtime/codec/scd/projector.h"
@@ -34,7 +35,7 @@ struct DecoderLayer {
   }
 };
 
-// What a codec's decoders compute in, one call after the other.
+// What a codec's decoders compute in, one call after the other: each call's work comes behind that of the one before.
 struct DecoderMemory {
   Buffer wire;     // bf16 [max_rows, rank]
   Buffer h;        // f32 [PaddedRows(max_rows), hidden]
@@ -100,10 +101,8 @@ class ScdDecoder : public KvDecoder {
       target.model->WriteKv(coverage.first_layer, coverage.token_begin + begin, target.blocks,
                             TensorView::Of(work_.k.as<float>(), rows, kv_dim),
                             TensorView::Of(work_.v.as<float>(), rows, kv_dim), *target.pool);
-      // The caller's bytes and the decoder's memory are free again when this returns.
-      ALUDEL_RETURN_IF_ERROR(model_.device()->Synchronize(model_.stream()));
     }
-    return absl::OkStatus();
+    return Enqueued(*model_.device(), model_.stream());
   }
 
  private:

@@ -39,7 +39,8 @@ TEST_F(LatentKernelTest, PacksTheBytesOfTheDefinition) {
       const LatentProblem problem(tokens, columns, random_);
       const AlignedCopy<float> z(problem.z);
       std::vector<uint8_t> bytes(problem.bytes.size(), 0xa5);
-      const LatentArgs args{z.data(), problem.stride, tokens, columns, problem.planes.data(), bytes.data(), 0,
+      const LatentArgs args{z.data(), /*narrow=*/false,      problem.stride, tokens,
+                            columns,  problem.planes.data(), bytes.data(),   0,
                             2.0f};
       Run(args, PackLatentTile);
       ASSERT_EQ(bytes, problem.bytes) << tokens << " tokens, " << columns << " latents";
@@ -53,15 +54,21 @@ TEST_F(LatentKernelTest, UnpacksFromAnyToken) {
     const LatentProblem problem(tokens, columns, random_);
     const AlignedCopy<uint8_t> bytes(problem.bytes);
     for (const int64_t first : {int64_t{0}, tokens / 3, tokens - 1}) {
-      std::vector<float> z(problem.z.size(), std::numeric_limits<float>::quiet_NaN());
-      const LatentArgs args{
-          z.data(), problem.stride, tokens - first, columns, problem.planes.data(), bytes.data(), first,
-          0.5f};
+      std::vector<float> wide(problem.z.size(), std::numeric_limits<float>::quiet_NaN());
+      std::vector<Bf16> narrow(problem.z.size(), ToBf16(std::numeric_limits<float>::quiet_NaN()));
+      LatentArgs args{wide.data(), /*narrow=*/false,      problem.stride, tokens - first,
+                      columns,     problem.planes.data(), bytes.data(),   first,
+                      0.3f};
+      Run(args, UnpackLatentTile);
+      args.z = narrow.data();
+      args.narrow = true;
       Run(args, UnpackLatentTile);
       for (int64_t t = first; t < tokens; ++t) {
         for (int i = 0; i < columns; ++i) {
-          ASSERT_EQ(z[(t - first) * problem.stride + i], 0.5f * static_cast<float>(problem.code(t, i)))
-              << "token " << t << " from " << first << ", latent " << i;
+          const int64_t at = (t - first) * problem.stride + i;
+          const float z = 0.3f * static_cast<float>(problem.code(t, i));
+          ASSERT_EQ(wide[at], z) << "token " << t << " from " << first << ", latent " << i;
+          ASSERT_EQ(ToFloat(narrow[at]), RoundToBf16(z)) << "token " << t << " from " << first;
         }
       }
     }

@@ -56,7 +56,7 @@ class Sass(unittest.TestCase):
         # Accesses in loops: prefill on mma has more to hold than 255 registers; its successor on 9.0 is wgmma.
         # What sincos does for arguments beyond its quick way is a store, once for a pair.
         # NormQkv: once for each of at most eight rows, around the norm's root.
-        known = {"MmaAttention<MmaShape<96, 2, 4, 1, 64>>": 19, "MmaAttention<MmaShape<128, 2, 4, 1, 64>>": 23,
+        known = {"MmaAttention<MmaShape<96, 2, 4, 1, 64>>": 19, "MmaAttention<MmaShape<128, 2, 4, 1, 64>>": 11,
                  "MmaAttention<OverFp8<MmaShape<96, 2, 4, 1, 64>>>": 15, "MmaAttention<OverFp8<MmaShape<128, 2, 4, 1, 64>>>": 33,
                  "NormQkv<Bf16>": 2, "NormQkv<Fp8>": 2, "NormQkv<float>": 2}
         for name, kernel in like(".*").items():
@@ -143,6 +143,14 @@ class Sass(unittest.TestCase):
                 wide = sum(one.name == "LDG" and one.bits == 128 for one in kernel.code[:before])
                 self.assertEqual(wide, kernel.count("LDG", 0, before), name)
                 self.assertGreaterEqual(wide, 6, name)
+
+    def test_wgmma_moves_queries_and_results_16_bytes_at_once(self) -> None:
+        for name, kernel in like("WgmmaAttention<.*>").items():
+            # Four chunks of queries at a time, of f32 and of bf16. Of each half of a warp's rows a thread stores a chunk of every
+            # four; one of them ptxas cuts into words.
+            self.assertGreaterEqual(kernel.widths("LDG").count(128), 4 * (2 + 1), name)
+            groups = int(re.findall(r"\d+", name)[0]) // 32
+            self.assertGreaterEqual(kernel.widths("STG").count(128), 2 * (groups - 1), name)
 
     def test_wgmma_multiplies_in_its_loop(self) -> None:
         for name, kernel in like("WgmmaAttention<.*>").items():

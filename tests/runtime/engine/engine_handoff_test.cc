@@ -1,13 +1,18 @@
 #include "runtime/engine/engine.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/pinned_memory.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/engine/engine_options.h"
 #include "tests/runtime/engine/engine_fixture.h"
@@ -39,6 +44,79 @@ TEST_F(EngineTest, ContinuesOnAHandedOverCache) {
     EXPECT_FALSE(recorder->result().fell_back);
     EXPECT_EQ(recorder->result().times.prefill, 0.0);
     EXPECT_EQ(released, static_cast<int>(frames.size()));
+  }
+}
+
+// Frames in pinned memory, where a device reads them when it gets there. Their bytes go bad as soon as they are given back.
+class LentFrames {
+ public:
+  LentFrames(Device* device, const std::vector<FrameStore::Frame>& frames) : frames_(frames) {
+    for (FrameStore::Frame& frame : frames_) {
+      pinned_.push_back(std::make_unique<PinnedMemory>(device, absl::MakeSpan(frame.payload)));
+    }
+  }
+
+  void Give(Engine& engine, SequenceId id, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      FrameStore::Frame& frame = frames_[i];
+      engine.ApplyFrame(id, DecodeFrameHeader(frame.header).value(), frame.header, frame.payload,
+                        [this, payload = absl::MakeSpan(frame.payload)] {
+                          std::fill(payload.begin(), payload.end(), uint8_t{0xee});
+                          ++released_;
+                        });
+    }
+  }
+  int released() const { return released_; }
+
+ private:
+  std::vector<FrameStore::Frame> frames_;
+  std::vector<std::unique_ptr<PinnedMemory>> pinned_;
+  std::atomic<int> released_{0};
+};
+
+TEST_F(EngineTest, ContinuesOnFramesWhoseMemoryIsUsedAgain) {
+  const auto codec = OpenDecoders("raw", "", *model_).value();
+  const auto encoder = OpenEncoders("raw", "", *model_).value();
+  const Question question = Questions(1)[0];
+  const auto handed_over = static_cast<int64_t>(question.prompt.size()) - 1;
+  const auto sent = PrefillFrames(*encoder, question, handed_over);
+  LentFrames frames(device_.get(), sent);
+  auto recorder = std::make_shared<Recorder>();
+  const SequenceId id =
+      engine_->Generate({question.prompt, {.max_tokens = 24}, kNever, codec.get(), handed_over}, recorder)
+          .value();
+  frames.Give(*engine_, id, sent.size());
+  ASSERT_TRUE(recorder->WaitDone());
+  EXPECT_EQ(recorder->tokens(), WithoutEnd(question.answer));
+  EXPECT_FALSE(recorder->result().fell_back);
+  EXPECT_EQ(frames.released(), static_cast<int>(sent.size()));
+}
+
+// The device may still be at what was given up, in the blocks that others get now.
+TEST_F(EngineTest, CancelsAHandoffWhoseFramesAreOnTheirWay) {
+  const auto codec = OpenDecoders("raw", "", *model_).value();
+  const auto encoder = OpenEncoders("raw", "", *model_).value();
+  const Question question = Questions(1)[0];
+  const auto handed_over = static_cast<int64_t>(question.prompt.size()) - 1;
+  const auto sent = PrefillFrames(*encoder, question, handed_over);
+  for (int i = 0; i < 3; ++i) {
+    LentFrames frames(device_.get(), sent);
+    auto given_up = std::make_shared<Recorder>();
+    const SequenceId id =
+        engine_->Generate({question.prompt, {.max_tokens = 24}, kNever, codec.get(), handed_over}, given_up)
+            .value();
+    frames.Give(*engine_, id, sent.size() - 1);
+    engine_->Cancel(id, absl::CancelledError("the client is gone"));
+    const auto other = Ask(question);
+    ASSERT_TRUE(given_up->WaitDone());
+    EXPECT_EQ(given_up->status().code(), absl::StatusCode::kCancelled);
+    ASSERT_TRUE(other->WaitDone());
+    EXPECT_EQ(other->tokens(), WithoutEnd(question.answer));
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    while (frames.released() + 1 < static_cast<int>(sent.size())) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 }
 

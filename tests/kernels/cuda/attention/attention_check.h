@@ -21,6 +21,8 @@ struct Imagined {
   int64_t partial_floats = 1 << 24;
   // Above 0: what is launched is for sequences that end anywhere up to there.
   int64_t positions = 0;
+  // Blocks, where each takes one unit after the other; 0: one for each unit of each kv head.
+  unsigned launched = 0;
 };
 
 // Pages of positions that no row sees any more may be others': NaN.
@@ -59,7 +61,7 @@ class SimulatedAttention : public ::testing::Test {
 template <typename Shape, typename Attend>
 void SimulatedAttention::CheckUnits(const AttentionCase& c, const Imagined& gpu, int key_tile,
                                     const Attend& attend, bool joins_itself) {
-  SCOPED_TRACE(testing::Message() << c << ", on " << gpu.blocks);
+  SCOPED_TRACE(testing::Message() << c << ", on " << gpu.blocks << ", " << gpu.launched << " launched");
   AttentionProblem problem(c, random_);
   ForgetUnseen(problem);
   const AlignedCopy<Bf16> k(problem.k), v(problem.v);
@@ -79,15 +81,18 @@ void SimulatedAttention::CheckUnits(const AttentionCase& c, const Imagined& gpu,
       plan.first_unit.back() * c.kv_heads * Shape::kQueries * PartialStride(c.head_dim);
   ASSERT_TRUE(!plan.splits_keys || partial_floats <= gpu.partial_floats);
   std::vector<float> partial(plan.splits_keys ? partial_floats : 0, nan);
-  std::vector<float> out(problem.rows * problem.out_stride, nan);
-  std::vector<Bf16> narrow_q(problem.q.size()), narrow_out(out.size(), ToBf16(nan));
-  std::transform(problem.q.begin(), problem.q.end(), narrow_q.begin(), ToBf16);
+  // Rows may begin anywhere, however far they are apart.
+  const auto shift = static_cast<int64_t>(c.aligned_rows.has_value() ? 0 : random_() % 2);
+  std::vector<float> q(shift), out(shift + problem.rows * problem.out_stride, nan);
+  q.insert(q.end(), problem.q.begin(), problem.q.end());
+  std::vector<Bf16> narrow_q(q.size()), narrow_out(out.size(), ToBf16(nan));
+  std::transform(q.begin(), q.end(), narrow_q.begin(), ToBf16);
 
   AttentionArgs args;
-  args.q = {c.bf16_rows ? static_cast<void*>(narrow_q.data()) : problem.q.data(),
+  args.q = {c.bf16_rows ? static_cast<void*>(narrow_q.data() + shift) : q.data() + shift,
             c.bf16_rows ? DType::kBf16 : DType::kF32, problem.rows, problem.q_dim(), problem.q_stride};
-  args.out = {c.bf16_rows ? static_cast<void*>(narrow_out.data()) : out.data(), args.q.dtype, problem.rows,
-              problem.q_dim(), problem.out_stride};
+  args.out = {c.bf16_rows ? static_cast<void*>(narrow_out.data() + shift) : out.data() + shift, args.q.dtype,
+              problem.rows, problem.q_dim(), problem.out_stride};
   args.scale = problem.params.scale / KeyScale(c.fp8 ? DType::kFp8 : DType::kBf16);
   args.window = c.window;
   args.table = {first_token.data(), entries.data(), problem.blocks.data(), static_cast<int>(entries.size()),
@@ -102,8 +107,9 @@ void SimulatedAttention::CheckUnits(const AttentionCase& c, const Imagined& gpu,
   args.arrived = joins_itself ? arrived.data() : nullptr;
 
   const auto kv_heads = static_cast<unsigned>(c.kv_heads);
-  simt::Launch({static_cast<unsigned>(plan.units), kv_heads}, {Shape::kThreads}, Shape::kSharedBytes,
-               random_(), [&](char* shared) { attend(args, shared); });
+  const unsigned blocks = gpu.launched > 0 ? gpu.launched : static_cast<unsigned>(plan.units) * kv_heads;
+  simt::Launch({blocks}, {Shape::kThreads}, Shape::kSharedBytes, random_(),
+               [&](char* shared) { attend(args, shared); });
   for (const uint32_t count : arrived) ASSERT_EQ(count, 0u);
   if (joins_itself) {
     // What a block has left for another is fenced by each of its threads, and by each that reads it.
@@ -119,6 +125,7 @@ void SimulatedAttention::CheckUnits(const AttentionCase& c, const Imagined& gpu,
                  {128}, 0, random_(), [&](char*) { CombineSplits(args, Shape::kQueries); });
   }
   if (c.bf16_rows) std::transform(narrow_out.begin(), narrow_out.end(), out.begin(), ToFloat);
+  out.erase(out.begin(), out.begin() + shift);
   problem.Compare(out, [](const std::string& what) { FAIL() << what; });
 }
 

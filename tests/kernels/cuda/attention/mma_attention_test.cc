@@ -33,6 +33,16 @@ TEST_F(MmaAttentionTest, PrefillFillsUpHeadsOfOddSizesWithZeros) {
   Check<PrefillShape<256>>({1, 1, 136, 16, 0, {{3, 0}}});
 }
 
+// Of rows that whole chunks are loaded from and stored to.
+TEST_F(MmaAttentionTest, PrefillMovesWholeChunks) {
+  for (const bool bf16_rows : {false, true}) {
+    Check<PrefillShape<64>>({3, 1, 40, 16, 0, {{33, 0}}, bf16_rows, false, true});
+    Check<PrefillShape<96>>({2, 1, 80, 16, 0, {{20, 64}}, bf16_rows, false, true});
+    Check<PrefillShape<128>>({4, 1, 128, 16, 0, {{40, 100}}, bf16_rows, false, true});
+    Check<PrefillShape<256>>({2, 1, 136, 16, 0, {{3, 0}}, bf16_rows, false, true});
+  }
+}
+
 TEST_F(MmaAttentionTest, PrefillTakesAnyGroupAndManySequences) {
   Check<PrefillShape<64>>({7, 1, 64, 16, 0, {{1, 0}, {17, 64}, {2, 129}, {40, 3}}});
   Check<PrefillShape<64>>({6, 2, 64, 8, 0, {{64, 64}, {65, 0}}, true});

@@ -12,9 +12,8 @@ class WgmmaAttentionTest : public SimulatedAttention {
   template <int kDim>
   void Check(const AttentionCase& c, const Imagined& gpu = {}) {
     using Shape = WgmmaShape<kDim>;
-    CheckUnits<Shape>(c, gpu, Shape::kKeys, [](const AttentionArgs& args, char* shared) {
-      AttendUnitInGroups<Shape>(args, shared);
-    });
+    CheckUnits<Shape>(c, gpu, Shape::kKeys,
+                      [](const AttentionArgs& args, char* shared) { AttendInGroups<Shape>(args, shared); });
   }
 };
 
@@ -50,7 +49,7 @@ TEST_F(WgmmaAttentionTest, SeesASlidingWindowOnly) {
 
 TEST_F(WgmmaAttentionTest, SplitsALongPast) {
   Check<64>({4, 1, 64, 16, 0, {{5, 700}}}, {100});
-  Check<128>({2, 1, 128, 16, 0, {{70, 600}, {1, 0}}, true}, {100});
+  Check<128>({2, 1, 128, 16, 0, {{70, 600}, {1, 0}}, true, false, true}, {100});
   Check<64>({2, 2, 64, 16, 150, {{80, 500}}}, {100});
   Check<128>({1, 1, 128, 16, 0, {{3, 2000}}}, {3});
 }
@@ -60,6 +59,27 @@ TEST_F(WgmmaAttentionTest, BlocksBeyondTheLastUnitDoNothing) {
   const Imagined bucket{100, 1 << 24, 1024};
   Check<64>({4, 2, 64, 16, 0, {{5, 300}, {1, 0}, {40, 9}}}, bucket);
   Check<128>({4, 1, 128, 16, 0, {{1, 5}, {1, 513}}, true}, bucket);
+}
+
+// A block goes from unit to unit, and from head to head, with tiles of the next already on their way: units of one tile of
+// keys, of none, and of more than the ring has, in sequences and splits.
+TEST_F(WgmmaAttentionTest, BlocksTakeOneUnitAfterTheOther) {
+  for (const unsigned launched : {1, 2, 3, 5}) {
+    const Imagined few{1, 1 << 24, 0, launched};
+    Check<64>({4, 2, 64, 16, 0, {{100, 300}, {1, 0}, {40, 9}}}, few);
+    Check<128>({2, 1, 128, 16, 0, {{200, 0}, {70, 500}}, true}, few);
+    Check<64>({2, 1, 64, 16, 9, {{150, 200}}, true}, few);
+    Check<64>({4, 1, 64, 16, 0, {{5, 700}, {90, 10}}}, {100, 1 << 24, 0, launched});
+    Check<128>({4, 1, 128, 16, 0, {{1, 5}, {1, 513}}}, {100, 1 << 24, 1024, launched});
+  }
+}
+
+// The rows of a tile end in the middle of a warp's, where its lanes meet to store whole chunks.
+TEST_F(WgmmaAttentionTest, StoresWholeChunksOfTheRowsThatThereAre) {
+  for (const int64_t rows : {1, 7, 8, 15, 16, 17, 63, 65, 127}) {
+    Check<64>({1, 1, 64, 16, 0, {{rows, 3}}, true, false, true});
+    Check<128>({3, 1, 128, 16, 0, {{rows, 0}}, true, rows % 2 == 0});
+  }
 }
 
 TEST_F(WgmmaAttentionTest, AttendsInRandomShapes) {
@@ -76,7 +96,8 @@ TEST_F(WgmmaAttentionTest, AttendsInRandomShapes) {
                     {},
                     draw(0, 1) == 1};
     for (int64_t s = draw(1, 3); s > 0; --s) c.sequences.push_back({draw(1, 60), draw(0, 1) * draw(0, 600)});
-    const Imagined gpu{draw(0, 1) * 100, 1 << 24, draw(0, 1) * 700};
+    const Imagined gpu{draw(0, 1) * 100, 1 << 24, draw(0, 1) * 700,
+                       static_cast<unsigned>(draw(0, 1) * draw(1, 7))};
     i % 2 == 0 ? Check<64>(c, gpu) : Check<128>(c, gpu);
   }
 }

@@ -19,8 +19,9 @@
 // The process ends with a message at what a GPU would refuse or let pass in silence: calls that are illegal while their
 // thread captures, launches beyond the limits of compute capability 9.0 or of the kernel's own bounds, a kernel that has no
 // body here, copies that leave an allocation or are not of the kind they say, products whose operands are not aligned as
-// their plan was made for, memory that is freed twice, events, streams and graphs that are no more. It does not know which
-// memory a kernel touches but by the crash, nor what a process leaves behind.
+// their plan was made for, pinned memory that the host writes while a copy is still to read it, memory that is freed twice,
+// events, streams and graphs that are no more. It does not know which memory a kernel touches but by the crash, nor what a
+// process leaves behind.
 //
 // Thread-safe: one lock is held over every call.
 namespace aludel::cuda::fake {

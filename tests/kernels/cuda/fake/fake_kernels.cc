@@ -262,7 +262,7 @@ template <typename Shape>
 void AddWgmma(Kernels& to) {
   to[Name("WgmmaAttention", NameOf<Shape>())] = {
       Bind<AttentionArgs>(
-          [](char* shared, const AttentionArgs& args) { AttendUnitInGroups<Shape>(args, shared); }),
+          [](char* shared, const AttentionArgs& args) { AttendInGroups<Shape>(args, shared); }),
       0, Shape::kThreads};
 }
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <string_view>
 #include <thread>
 
 #include "tests/kernels/cuda/fake/fake_world.h"
@@ -90,6 +92,10 @@ void CheckCopy(const void* to, const void* from, size_t bytes, cudaMemcpyKind ki
   const bool wanted_to = kind != cudaMemcpyDeviceToHost, wanted_from = kind != cudaMemcpyHostToDevice;
   if (to_device != wanted_to || from_device != wanted_from)
     Die("a copy whose kind is not that of its addresses");
+}
+
+size_t HashOf(const void* data, size_t bytes) {
+  return std::hash<std::string_view>()({static_cast<const char*>(data), bytes});
 }
 
 bool IsPinned(const void* data, size_t bytes) {
@@ -223,9 +229,15 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     Enqueue(stream, {"copy", [=] { std::memcpy(to, staged->data(), bytes); }, nullptr, nullptr});
     return cudaSuccess;
   }
+  // Pinned memory is read when the copy runs. One in a graph may find other bytes at each of its launches.
+  const bool reads_host = kind == cudaMemcpyHostToDevice && IsMade(bytes) && !IsCapturing(stream);
+  const size_t held = reads_host ? HashOf(from, bytes) : 0;
   Enqueue(stream, {"copy",
                    [=] {
                      CheckCopy(to, from, bytes, kind);
+                     if (reads_host && HashOf(from, bytes) != held) {
+                       Die("the host has written what a copy was still to read");
+                     }
                      if (IsMade(bytes)) std::memmove(to, from, bytes);
                    },
                    nullptr, nullptr});

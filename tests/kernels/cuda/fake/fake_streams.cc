@@ -98,6 +98,8 @@ void Drain(cudaStream_t stream, const std::shared_ptr<Mark>& mark) {
   }
 }
 
+bool IsCapturing(cudaStream_t stream) { return QueueOf(stream).capturing != nullptr; }
+
 void CheckNotCapturing(const char* call) {
   for (const auto& [stream, queue] : TheWorld().streams) {
     if (queue->capturing != nullptr && queue->capturer == std::this_thread::get_id()) {
@@ -237,6 +239,15 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ++world.counts.waits;
   if (!mark->done) Drain(mark->stream, mark);
   return world.sticky;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  FAKE_ENTER();
+  CheckNotCapturing("cudaEventQuery");
+  const std::shared_ptr<Mark> mark = Find(world.events, event, "an event")->mark;
+  if (!mark->recorded || mark->done) return cudaSuccess;
+  if (world.random() % 4 == 0) Drain(mark->stream, mark);
+  return mark->done ? world.sticky : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {

@@ -13,6 +13,7 @@
 #include "kernels/cuda/gemm/fused_args.h"
 #include "kernels/cuda/gemm/low_rank_index.h"
 #include "kernels/cuda/gemm/skinny_index.h"
+#include "kernels/cuda/latents.cuh"
 #include "tests/kernels/cuda/fake/fake_cuda.h"
 
 // What kernels ask of a card's memory and of its products, from what they are given. Operands that all blocks read count once:
@@ -193,8 +194,16 @@ void AddRows(Costs& to, const std::string& in, const std::string& out) {
   }
 }
 
+Cost CostOfLatents(int64_t, const LatentArgs& args) {
+  int64_t bits = 0;
+  for (int i = 0; i < args.columns; ++i) bits += args.planes[i].stored_bits();
+  const int64_t element = ElementBytes(args.narrow ? DType::kBf16 : DType::kF32);
+  return {args.tokens * (bits / 8 + args.columns * element), 0};
+}
+
 Costs MakeCosts() {
   Costs to;
+  to["Pack"] = to["Unpack"] = Counted<LatentArgs>(CostOfLatents);
   AddProducts(to);
   AddLowRank(to);
   AddRows<float, float>(to, "float", "float");

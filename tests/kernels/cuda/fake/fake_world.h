@@ -92,6 +92,8 @@ cudaError_t CountLaunch(const std::string& name);
 // Of what runs now.
 void AddCost(const std::string& name, const Cost& cost);
 
+// Whether what is enqueued goes into a graph.
+bool IsCapturing(cudaStream_t stream);
 // Of the calling thread's captures: dies where one is under way.
 void CheckNotCapturing(const char* call);
 // Dies unless device or pinned memory holds [data, data + bytes); returns whether it is the device's.
