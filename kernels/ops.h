@@ -25,6 +25,14 @@ class PackedMatrix {
   virtual int64_t row_block() const = 0;
 };
 
+// Rows of a weight matrix as E4M3 numbers (e4m3.h) with a scale for each row: W[r, i] = scales[r] * codes[r, i]. Host memory.
+struct Fp8Rows {
+  const uint8_t* codes = nullptr;  // [rows, cols]
+  const float* scales = nullptr;   // [rows]
+  int64_t rows = 0;
+  int64_t cols = 0;
+};
+
 // Low-rank updates of some of the rows of a weight matrix W [out, in] (Hu et al. 2021), in the layout that the
 // device multiplies fastest. Opaque; belongs to one device.
 class PackedLowRank {
@@ -93,7 +101,7 @@ class Ops {
   virtual ~Ops() = default;
 
   // Memory for weights [out, in] in the device's own layout and `format`, still without values.
-  // Unimplemented where the device does not have that format.
+  // Unimplemented where the device does not have that format; the error says what it needs.
   virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> NewPacked(int64_t out, int64_t in,
                                                                   WeightFormat format) = 0;
 
@@ -101,6 +109,10 @@ class Ops {
   // `w`. Begin and end are multiples of w.row_block(), or the end is the last row. Any number of threads may
   // write different rows at the same time.
   virtual absl::Status PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) = 0;
+  // As above into a `w` of kFp8, which keeps the codes and scales as they are.
+  virtual absl::Status PackFp8Rows(const Fp8Rows& host_rows, int64_t row_begin, PackedMatrix& w) = 0;
+  // Whether products of kFp8 are made for speed here, so that what a checkpoint stores in FP8 is best kept so.
+  virtual bool KeepsFp8() const = 0;
 
   // Both for a whole matrix.
   absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const TensorView& host_weights, WeightFormat format) {
@@ -124,7 +136,9 @@ class Ops {
 
   // out = a W^T + bias, or out += a W^T + bias where `accumulate`. bias f32 [out] or null. Sums in f32. `a`
   // has W's type; where W has scales either type will do, and its rows are rounded to 8 bits with a scale for
-  // each kScaleInputs inputs, so that products within are exact integers (on CUDA where there are few rows).
+  // each kScaleInputs inputs, so that products within are exact integers (on CUDA where there are few rows). Where W
+  // is kFp8 they are rounded to E4M3 with a scale for each row (on CUDA where there are more than 16; fewer are taken as
+  // bf16): a row with NaN or infinities gives NaN, and one whose largest is below 2^-119 nothing.
   virtual void Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
                     const TensorView& out, Stream stream) = 0;
 

@@ -24,6 +24,8 @@ class CpuOps final : public Ops {
   absl::StatusOr<std::unique_ptr<PackedMatrix>> NewPacked(int64_t out, int64_t in,
                                                           WeightFormat format) override;
   absl::Status PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) override;
+  absl::Status PackFp8Rows(const Fp8Rows& host_rows, int64_t row_begin, PackedMatrix& w) override;
+  bool KeepsFp8() const override { return false; }
   void Embed(absl::Span<const int32_t> ids, const PackedMatrix& table, const TensorView& out,
              Stream) override;
   void RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out, Stream) override;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/fp8_gemm.h"
 #include "kernels/cpu/packed_matrix.h"
 #include "kernels/cpu/quantize.h"
 #include "kernels/cpu/rows.h"
@@ -160,6 +161,8 @@ void MultiplyTile(const Job& job, const uint32_t* a, int rows, const char* panel
       return job.kernels.int8_tile(a, rows, reinterpret_cast<const uint8_t*>(panel), job.w.in_blocks(), sums);
     case WeightFormat::kInt4:
       return job.kernels.int4_tile(a, rows, reinterpret_cast<const uint8_t*>(panel), job.w.in_blocks(), sums);
+    case WeightFormat::kFp8:
+      break;
   }
 }
 
@@ -190,6 +193,7 @@ void MultiplyPanel(const Job& job, int64_t index) {
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> CpuOps::NewPacked(int64_t out, int64_t in,
                                                                 WeightFormat format) {
+  if (format == WeightFormat::kFp8) return cpu::CpuFp8Matrix::Create(out, in);
   HostMemory memory = AllocateHostMemory(CpuPackedMatrix::Bytes(out, in, format));
   if (memory == nullptr) {
     return absl::ResourceExhaustedError(
@@ -203,6 +207,10 @@ absl::Status CpuOps::PackRows(const TensorView& host_rows, int64_t row_begin, Pa
   const int64_t row_end = row_begin + host_rows.rows;
   ALUDEL_CHECK(row_begin >= 0 && row_begin % w.row_block() == 0 && row_end <= w.out_features() &&
                (row_end % w.row_block() == 0 || row_end == w.out_features()));
+  if (w.format() == WeightFormat::kFp8) {
+    cpu::PackFp8(host_rows, row_begin, static_cast<const cpu::CpuFp8Matrix&>(w));
+    return absl::OkStatus();
+  }
   const auto& packed = static_cast<const CpuPackedMatrix&>(w);
   if (HasScales(packed.format())) {
     for (int64_t begin = 0; begin < host_rows.rows; begin += kPanelCols) {
@@ -238,6 +246,13 @@ absl::Status CpuOps::PackRows(const TensorView& host_rows, int64_t row_begin, Pa
   return absl::OkStatus();
 }
 
+absl::Status CpuOps::PackFp8Rows(const Fp8Rows& host_rows, int64_t row_begin, PackedMatrix& w) {
+  ALUDEL_CHECK(w.format() == WeightFormat::kFp8 && host_rows.cols == w.in_features());
+  ALUDEL_CHECK(row_begin >= 0 && row_begin + host_rows.rows <= w.out_features());
+  cpu::PackFp8(host_rows, row_begin, static_cast<const cpu::CpuFp8Matrix&>(w));
+  return absl::OkStatus();
+}
+
 void CpuOps::Embed(absl::Span<const int32_t> ids, const PackedMatrix& table, const TensorView& out, Stream) {
   const auto& packed = static_cast<const CpuPackedMatrix&>(table);
   ALUDEL_CHECK(out.rows == static_cast<int64_t>(ids.size()) && out.cols == packed.in_features());
@@ -254,10 +269,14 @@ void CpuOps::Embed(absl::Span<const int32_t> ids, const PackedMatrix& table, con
 
 void CpuOps::Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
                   const TensorView& out, Stream) {
-  const auto& packed = static_cast<const CpuPackedMatrix&>(w);
-  ALUDEL_CHECK(a.cols == packed.in_features() && out.cols == packed.out_features() && a.rows == out.rows);
-  ALUDEL_CHECK(HasScales(packed.format()) || FormatOf(a.dtype) == packed.format());
+  ALUDEL_CHECK(a.cols == w.in_features() && out.cols == w.out_features() && a.rows == out.rows);
+  ALUDEL_CHECK(HasScales(w.format()) || FormatOf(a.dtype) == w.format());
   if (a.rows == 0) return;
+  if (w.format() == WeightFormat::kFp8) {
+    return cpu::MultiplyFp8(kernels_, team_, a, static_cast<const cpu::CpuFp8Matrix&>(w), bias, accumulate,
+                            out);
+  }
+  const auto& packed = static_cast<const CpuPackedMatrix&>(w);
   if (library_ != nullptr && a.rows >= cpu::LibraryGemm::kFewestRows &&
       packed.format() == WeightFormat::kBf16) {
     return library_->Run(a, packed, bias, accumulate, out);

@@ -29,6 +29,8 @@ class CpuPackedMatrix final : public PackedMatrix {
         return blocks * kInt8BlockBytes;
       case WeightFormat::kInt4:
         return blocks * kInt4BlockBytes;
+      case WeightFormat::kFp8:
+        break;  // CpuFp8Matrix
     }
     return 0;
   }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/gemm/fp8_gemm.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/sequence_table.h"
 #include "kernels/token_quantizer.h"
@@ -28,18 +29,22 @@ absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(Device* device, int ord
   absl::StatusOr<std::unique_ptr<GemmEngine>> gemm =
       GemmEngine::Create(device->name(), multiprocessors, options);
   if (!gemm.ok()) return gemm.status();
-  return std::unique_ptr<CudaOps>(
-      new CudaOps(device, ordinal, multiprocessors, wgmma, default_stream, *std::move(gemm)));
+  absl::StatusOr<std::unique_ptr<Fp8Gemm>> fp8 =
+      Fp8Gemm::Create(device->name(), ordinal, options.time_algorithms);
+  if (!fp8.ok()) return fp8.status();
+  return std::unique_ptr<CudaOps>(new CudaOps(device, ordinal, multiprocessors, wgmma, default_stream,
+                                              *std::move(gemm), *std::move(fp8)));
 }
 
 CudaOps::CudaOps(Device* device, int ordinal, int multiprocessors, bool wgmma, CudaStream* default_stream,
-                 std::unique_ptr<GemmEngine> gemm)
+                 std::unique_ptr<GemmEngine> gemm, std::unique_ptr<Fp8Gemm> fp8)
     : device_(device),
       ordinal_(ordinal),
       multiprocessors_(multiprocessors),
       wgmma_(wgmma),
       default_stream_(default_stream),
-      gemm_(std::move(gemm)) {}
+      gemm_(std::move(gemm)),
+      fp8_(std::move(fp8)) {}
 
 CudaOps::~CudaOps() = default;
 

@@ -12,6 +12,7 @@
 
 namespace aludel::cuda {
 
+class Fp8Gemm;
 class GemmEngine;
 
 // The operations on one GPU: shape checks, staging of host arrays and launches; the kernels are in the .cu
@@ -29,6 +30,8 @@ class CudaOps final : public Ops, public FusedDecode {
   absl::StatusOr<std::unique_ptr<PackedMatrix>> NewPacked(int64_t out, int64_t in,
                                                           WeightFormat format) override;
   absl::Status PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) override;
+  absl::Status PackFp8Rows(const Fp8Rows& host_rows, int64_t row_begin, PackedMatrix& w) override;
+  bool KeepsFp8() const override;
   void Embed(absl::Span<const int32_t> ids, const PackedMatrix& table, const TensorView& out,
              Stream stream) override;
   void RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out,
@@ -70,7 +73,10 @@ class CudaOps final : public Ops, public FusedDecode {
 
  private:
   CudaOps(Device* device, int ordinal, int multiprocessors, bool wgmma, CudaStream* default_stream,
-          std::unique_ptr<GemmEngine> gemm);
+          std::unique_ptr<GemmEngine> gemm, std::unique_ptr<Fp8Gemm> fp8);
+
+  // PackRows into a matrix of kFp8.
+  absl::Status PackAsFp8(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w);
 
   // The stream's state, with this GPU made current for the calling thread.
   CudaStream& Enter(Stream stream) const;
@@ -81,6 +87,7 @@ class CudaOps final : public Ops, public FusedDecode {
   bool wgmma_;
   CudaStream* default_stream_;
   std::unique_ptr<GemmEngine> gemm_;
+  std::unique_ptr<Fp8Gemm> fp8_;
 };
 
 }  // namespace aludel::cuda

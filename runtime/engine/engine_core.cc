@@ -79,7 +79,8 @@ void EngineCore::Cancel(SequenceId id, const absl::Status& status) {
 
 absl::Duration EngineCore::Turn() {
   Expire();
-  if (const auto failed = intake_.ApplySome(sequences_)) FallBack(failed->first, failed->second);
+  if (const auto failed = intake_.ApplySome(sequences_, step_seconds_))
+    FallBack(failed->first, failed->second);
   hedges_.DropNeedless(sequences_);
   masks_.Prepare(sequences_);
   const bool busy = Step() || !intake_.empty() || masks_.pending();
@@ -106,8 +107,8 @@ bool EngineCore::Step() {
   }
   int64_t rows = 0;
   for (const StepResult& result : results) rows += result.rows;
-  pace_.Observe(rows, std::chrono::duration<double>(SteadyClock::now() - begun).count(),
-                sequences_.size() > 1);
+  step_seconds_ = std::chrono::duration<double>(SteadyClock::now() - begun).count();
+  pace_.Observe(rows, step_seconds_, sequences_.size() > 1);
   blocks_.SetTokenBudget(pace_.budget());
   for (const StepResult& result : results) AfterStep(*sequences_.at(result.id), result, rows);
   return true;

@@ -72,6 +72,7 @@ class EngineCore {
   EngineMasks masks_;
   StepRunner runner_;
   StepPace pace_;
+  double step_seconds_ = 0;  // of the last step
   TokenEmitter emitter_;
 };
 

@@ -1,5 +1,7 @@
 #include "runtime/engine/engine_intake.h"
 
+#include <chrono>
+
 #include "absl/strings/str_format.h"
 #include "runtime/status_macros.h"
 
@@ -7,6 +9,9 @@ namespace aludel {
 namespace {
 
 constexpr int kFramesPerStep = 8;
+// More of them while applying takes no more than this part of a step: where many handoffs come at once, the last tokens of all
+// of them would wait for steps of others, each far longer than what those frames take.
+constexpr double kShareOfAStep = 0.125;
 
 }  // namespace
 
@@ -57,7 +62,8 @@ absl::Status EngineIntake::Restart(Sequence& sequence) {
   return Begin(sequence);
 }
 
-std::optional<std::pair<SequenceId, absl::Status>> EngineIntake::ApplySome(const SequenceMap& sequences) {
+std::optional<std::pair<SequenceId, absl::Status>> EngineIntake::ApplySome(const SequenceMap& sequences,
+                                                                           double step_seconds) {
   Settle();
   if (frames_.empty()) return std::nullopt;
   if (unread_.size() == kMostUnread) {
@@ -66,7 +72,15 @@ std::optional<std::pair<SequenceId, absl::Status>> EngineIntake::ApplySome(const
   }
   Unread unread;
   std::optional<std::pair<SequenceId, absl::Status>> failed;
-  for (int i = 0; i < kFramesPerStep && !failed && !frames_.empty(); ++i) {
+  const SteadyClock::time_point begun = SteadyClock::now();
+  const auto may_go_on = [&](int applied) {
+    if (applied < kFramesPerStep) return true;
+    // What a device takes for a frame is not known here.
+    if (marks_ != nullptr) return false;
+    const std::chrono::duration<double> taken = SteadyClock::now() - begun;
+    return taken.count() < kShareOfAStep * step_seconds;
+  };
+  for (int i = 0; !failed && !frames_.empty() && may_go_on(i); ++i) {
     PendingFrame frame = std::move(frames_.front());
     frames_.pop_front();
     const auto found = sequences.find(frame.id);

@@ -50,10 +50,11 @@ class EngineIntake {
   absl::Status Begin(Sequence& sequence);
   void Push(PendingFrame frame) { frames_.push_back(std::move(frame)); }
   bool empty() const { return frames_.empty(); }
-  // Reconstructs a few frames, in order of arrival: a handoff may delay running decodes by these and no
-  // more. Where no step waits for the device, which is as many frames behind as it may be, waits for some of them. Stops at a
-  // sequence that must fall back, and returns why.
-  std::optional<std::pair<SequenceId, absl::Status>> ApplySome(const SequenceMap& sequences);
+  // Reconstructs a few frames, in order of arrival, or what takes a small part of a step, of which the last one took
+  // `step_seconds`: handoffs may delay running decodes by these and no more. Where no step waits for the device, which is as
+  // many frames behind as it may be, waits for some of them. Stops at a sequence that must fall back, and returns why.
+  std::optional<std::pair<SequenceId, absl::Status>> ApplySome(const SequenceMap& sequences,
+                                                               double step_seconds);
   // Forgets an incomplete handoff: the prompt is computed here.
   void FallBack(Sequence& sequence, const absl::Status& reason);
   // Unless everything was received: forgets what was applied, and drops the waiting frames of this sequence.

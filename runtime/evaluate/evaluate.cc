@@ -98,13 +98,17 @@ class Evaluation {
           absl::StrCat("--qa ", job_.qa, ": none of its prompts fits the model"));
     }
     ALUDEL_ASSIGN_OR_RETURN(
-        meter_, LayerErrorMeter::Create(pair_->consumer(), pair_->oracle_pool(), pair_->tested_pool()));
+        meter_, LayerErrorMeter::Create(pair_->oracle(), pair_->oracle_pool(), pair_->tested_pool()));
     return absl::OkStatus();
   }
 
   // What would else be found out after all questions.
   absl::Status CheckUpgrades() const {
     if (job_.upgrade_after.empty()) return absl::OkStatus();
+    if (job_.unrounded_oracle) {
+      return absl::InvalidArgumentError(
+          "--upgrade-after compares with the consumer as --weights has it: leave out --unrounded-oracle");
+    }
     if (job_.texts.empty()) {
       return absl::InvalidArgumentError("--upgrade-after is measured on texts: --text names none");
     }
@@ -149,7 +153,8 @@ class Evaluation {
         "records 2 producer %s consumer %s codec %08x questions %08x %s%s chunk %d answers %d formats %s",
         pair_->producer().hash(), pair_->consumer().hash(), Checksum(manifest), Checksum(qa),
         Name(job_.weights.value_or(FormatOf(job_.compute))),
-        job_.kv_dtype == DType::kBf16 ? "" : absl::StrCat(" cache ", Name(job_.kv_dtype)),
+        absl::StrCat(job_.unrounded_oracle ? " unrounded oracle" : "",
+                     job_.kv_dtype == DType::kBf16 ? "" : absl::StrCat(" cache ", Name(job_.kv_dtype))),
         job_.max_num_batched_tokens, job_.max_answer_tokens, absl::StrJoin(names, ","));
   }
 
@@ -171,9 +176,9 @@ class Evaluation {
     QuestionRecord record;
     const Clock::time_point begin = Clock::now();
     ALUDEL_RETURN_IF_ERROR(
-        RunTokens(pair_->consumer(), pair_->oracle_pool(), own, prompt, 0, tokens, nullptr, nullptr));
+        RunTokens(pair_->oracle(), pair_->oracle_pool(), own, prompt, 0, tokens, nullptr, nullptr));
     record.local_seconds = SecondsSince(begin);
-    ALUDEL_ASSIGN_OR_RETURN(const Answer oracle, AnswerGreedily(pair_->consumer(), pair_->oracle_pool(), own,
+    ALUDEL_ASSIGN_OR_RETURN(const Answer oracle, AnswerGreedily(pair_->oracle(), pair_->oracle_pool(), own,
                                                                 prompt, job_.max_answer_tokens));
     ALUDEL_RETURN_IF_ERROR(meter_->RememberOracle(own, prompt, oracle));
     record.answer = oracle.tokens;

@@ -35,7 +35,8 @@ struct EvaluateJob {
   std::vector<int64_t> upgrade_after;
   int max_answer_tokens = 24;
   DType compute = DType::kF32;
-  std::optional<WeightFormat> weights;  // of both models: int8 or int4, or none
+  std::optional<WeightFormat> weights;  // of both models: fp8, int8 or int4, or none
+  bool unrounded_oracle = false;        // `weights` are not the oracle's: KL then holds what they lose
   DType kv_dtype = DType::kBf16;  // of the producer's cache and of what formats fill; the oracle's is bf16
   int64_t max_num_batched_tokens = 256;  // of the producer's prefill, hence of frames; the servers' default
   uint64_t seed = 1;                     // of the bootstrap

@@ -111,6 +111,8 @@ absl::Status Run(int argc, char** argv) {
   machine.AddCompute(&flags, job.compute, "arithmetic of both models and the codec");
   machine.AddWeights(&flags);
   machine.AddKvDtype(&flags, "of both models' caches, but of the oracle's, which is bf16");
+  flags.Add("unrounded-oracle", &job.unrounded_oracle,
+            "compare with the consumer as it is stored: KL then holds what --weights loses");
   flags.Add("seed", "N", &seed, "of the bootstrap");
   flags.Add("resume", &job.resume, "go on with the interrupted evaluation in --out");
   machine.AddDevice(&flags);
@@ -134,6 +136,9 @@ absl::Status Run(int argc, char** argv) {
   ALUDEL_ASSIGN_OR_RETURN(job.compute, machine.Compute());
   ALUDEL_ASSIGN_OR_RETURN(job.weights, machine.Weights());
   ALUDEL_ASSIGN_OR_RETURN(job.kv_dtype, machine.KvDtype());
+  if (job.unrounded_oracle && !job.weights.has_value()) {
+    return absl::InvalidArgumentError("--unrounded-oracle says nothing without --weights, which rounds");
+  }
   job.max_answer_tokens = static_cast<int>(max_answer_tokens);
   job.seed = static_cast<uint64_t>(seed);
   job.log = out + "/records.jsonl";

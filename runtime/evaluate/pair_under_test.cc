@@ -38,6 +38,11 @@ absl::StatusOr<std::unique_ptr<PairUnderTest>> PairUnderTest::Load(const Evaluat
                           Transformer::Load(device, ModelPath::Parse(job.producer), options));
   ALUDEL_ASSIGN_OR_RETURN(pair->consumer_,
                           Transformer::Load(device, ModelPath::Parse(job.consumer), options));
+  if (job.unrounded_oracle) {
+    options.weights = FormatOf(job.compute);
+    ALUDEL_ASSIGN_OR_RETURN(pair->oracle_,
+                            Transformer::Load(device, ModelPath::Parse(job.consumer), options));
+  }
   ALUDEL_ASSIGN_OR_RETURN(PromptWriter writer, PromptWriter::Load(ModelPath::Parse(job.consumer)));
   pair->writer_ = std::make_unique<PromptWriter>(std::move(writer));
   ALUDEL_RETURN_IF_ERROR(pair->OpenFormats(job));

@@ -41,6 +41,8 @@ class PairUnderTest {
 
   Transformer& producer() { return *producer_; }
   Transformer& consumer() { return *consumer_; }
+  // The consumer, or the same model with its weights not rounded; over oracle_pool() either way.
+  Transformer& oracle() { return oracle_ == nullptr ? *consumer_ : *oracle_; }
   BlockPool& oracle_pool() { return *oracle_pool_; }
   // What formats fill: EvaluateJob::kv_dtype. The oracle's where that is of the same type.
   BlockPool& tested_pool() { return tested_pool_ == nullptr ? *oracle_pool_ : *tested_pool_; }
@@ -65,7 +67,7 @@ class PairUnderTest {
   PairUnderTest() = default;
   absl::Status OpenFormats(const EvaluateJob& job);
 
-  std::unique_ptr<Transformer> producer_, consumer_;
+  std::unique_ptr<Transformer> producer_, consumer_, oracle_;
   std::unique_ptr<BlockPool> producer_pool_, oracle_pool_, tested_pool_;
   std::unique_ptr<PromptWriter> writer_;
   ArtifactManifest manifest_;

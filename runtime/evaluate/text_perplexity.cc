@@ -14,9 +14,9 @@ namespace {
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
 // Nats of tokens [begin, end) of `ids`, each after all before it; tokens [0, begin - 1) are in the cache.
-absl::Status ScoreTokens(Transformer& consumer, BlockPool& pool, absl::Span<const int32_t> ids, int64_t begin,
+absl::Status ScoreTokens(Transformer& model, BlockPool& pool, absl::Span<const int32_t> ids, int64_t begin,
                          const BlockTable& table, std::vector<double>* nats) {
-  return ForwardEach(consumer, pool, table.ids(), ids, begin - 1, static_cast<int64_t>(ids.size()) - 1,
+  return ForwardEach(model, pool, table.ids(), ids, begin - 1, static_cast<int64_t>(ids.size()) - 1,
                      [&](int64_t token, absl::Span<const float> logits) {
                        nats->push_back(NegativeLogProbability(logits, ids[token + 1]));
                      });
@@ -26,10 +26,10 @@ absl::Status ScoreWindow(PairUnderTest& pair, absl::Span<const int32_t> window, 
   const int64_t handed_over = HandedOverOf(window);
   ALUDEL_ASSIGN_OR_RETURN(const PairUnderTest::Tables tables,
                           pair.Reserve(static_cast<int64_t>(window.size())));
-  ALUDEL_RETURN_IF_ERROR(RunTokens(pair.consumer(), pair.oracle_pool(), tables.oracle.ids(), window, 0,
+  ALUDEL_RETURN_IF_ERROR(RunTokens(pair.oracle(), pair.oracle_pool(), tables.oracle.ids(), window, 0,
                                    handed_over, nullptr, nullptr));
-  ALUDEL_RETURN_IF_ERROR(ScoreTokens(pair.consumer(), pair.oracle_pool(), window, handed_over + 1,
-                                     tables.oracle, &nats->oracle));
+  ALUDEL_RETURN_IF_ERROR(
+      ScoreTokens(pair.oracle(), pair.oracle_pool(), window, handed_over + 1, tables.oracle, &nats->oracle));
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<EncodedPrompt> encoded, pair.EncodeAll(window, handed_over));
   for (size_t i = 0; i < encoded.size(); ++i) {
     ALUDEL_RETURN_IF_ERROR(

@@ -28,7 +28,11 @@ bool WantsAllLogits(absl::Span<const BatchItem> items) {
 FusedDecode* FusedFor(Ops& ops, const ModelConfig& config, const LayerWeights& w, int64_t count) {
   auto* const fused = dynamic_cast<FusedDecode*>(&ops);
   if (fused == nullptr || config.qk_norm || count > static_cast<int64_t>(kMostFusedRows)) return nullptr;
-  return fused->Takes(count, *w.gate_up, config.head_dim) ? fused : nullptr;
+  // A checkpoint may have some matrices of a layer in FP8 and others not.
+  for (const PackedMatrix* matrix : {w.q.get(), w.kv.get(), w.gate_up.get()}) {
+    if (!fused->Takes(count, *matrix, config.head_dim)) return nullptr;
+  }
+  return fused;
 }
 
 // The adapter of the item that `row` of the batch belongs to.
@@ -56,7 +60,7 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device* device, c
   }
   if (!HasScales(options.weight_format()) && options.weight_format() != FormatOf(options.compute)) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("weights are to be %s, want the compute type (%s), int8 or int4",
+        absl::StrFormat("weights are to be %s, want the compute type (%s), fp8, int8 or int4",
                         Name(options.weight_format()), Name(options.compute)));
   }
   ALUDEL_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(path.base));
@@ -67,12 +71,14 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device* device, c
   {
     ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(path));
     ALUDEL_ASSIGN_OR_RETURN(model->weights_,
-                            Weights::Load(device, files, model->config_, options.compute,
-                                          options.weight_format(), model->stream_, options.stream, progress));
+                            Weights::Load(device, files, model->config_, options.compute, options.weights,
+                                          model->stream_, options.stream, progress));
     for (const auto& file : files.files()) model->load_report_.bytes += static_cast<int64_t>(file->size());
   }
   model->load_report_.seconds = absl::ToDoubleSeconds(absl::Now() - start);
   model->load_report_.past_cache = model->weights_->past_cache;
+  model->load_report_.kept_fp8 = model->weights_->kept_fp8;
+  model->load_report_.dequantized_fp8 = model->weights_->dequantized_fp8;
   model->hash_ = model->weights_->hash;
   ALUDEL_ASSIGN_OR_RETURN(model->work_,
                           Workspace::Create(device, model->config_, options.compute, options.max_rows));

@@ -83,6 +83,8 @@ struct LoadReport {
   int64_t bytes = 0;  // of weight files
   double seconds = 0;
   bool past_cache = false;  // the page cache was bypassed
+  int kept_fp8 = 0;         // as Weights has them
+  int dequantized_fp8 = 0;
 };
 
 // A decoder-only transformer (Llama, Mistral, Qwen2, Qwen3 are one class with other numbers) and its weights on one

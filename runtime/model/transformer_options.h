@@ -19,8 +19,9 @@ struct StreamOptions {
 
 struct TransformerOptions {
   DType compute = DType::kBf16;  // of GEMM inputs; sums, norms and the residual stream are always f32
-  // How the device keeps the layers' matrices and the head: in the compute type, if nothing is said, or
-  // rounded to a format with scales, so that decoding reads fewer bytes. Embeddings stay in the compute type.
+  // How the device keeps the layers' matrices and the head: if nothing is said in the compute type, but for FP8 of
+  // a checkpoint where the device keeps it (Weights::Load); in the compute type, whatever is stored; or rounded to a
+  // format with scales, so that decoding reads fewer bytes. Embeddings stay in the compute type.
   std::optional<WeightFormat> weights;
   int64_t max_rows = 512;  // tokens of one Forward, over all items
   // Only for `dynamic` RoPE scaling, whose frequencies depend on the sequence's length: the length they are
@@ -29,6 +30,7 @@ struct TransformerOptions {
   int64_t rope_length = 0;
   StreamOptions stream;  // how weight files are read
 
+  // Of what is not kept in FP8.
   WeightFormat weight_format() const { return weights.value_or(FormatOf(compute)); }
 };
 

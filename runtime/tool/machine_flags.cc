@@ -20,7 +20,7 @@ void MachineFlags::AddCompute(FlagSet* flags, DType by_default, const std::strin
 
 void MachineFlags::AddWeights(FlagSet* flags) {
   flags->Add("weights", "FORMAT", &weights_,
-             "what matrices are rounded to: int8 or int4; empty: not rounded");
+             "what matrices are rounded to: fp8, int8 or int4; empty: not rounded");
 }
 
 void MachineFlags::AddKvDtype(FlagSet* flags, const std::string& of_what) {
@@ -48,7 +48,7 @@ absl::StatusOr<std::optional<WeightFormat>> MachineFlags::Weights() const {
   if (weights_.empty()) return std::optional<WeightFormat>();
   const std::optional<WeightFormat> format = ParseWeightFormat(weights_);
   if (format.has_value() && HasScales(*format)) return format;
-  return absl::InvalidArgumentError(absl::StrCat("--weights is \"", weights_, "\", want int8 or int4"));
+  return absl::InvalidArgumentError(absl::StrCat("--weights is \"", weights_, "\", want fp8, int8 or int4"));
 }
 
 absl::StatusOr<DType> MachineFlags::KvDtype() const {

@@ -25,7 +25,7 @@ class MachineFlags {
 
   // InvalidArgument for another type than f32 and bf16.
   absl::StatusOr<DType> Compute() const;
-  // Int8, int4 or nothing. InvalidArgument for another format.
+  // Fp8, int8, int4 or nothing. InvalidArgument for another format.
   absl::StatusOr<std::optional<WeightFormat>> Weights() const;
   // InvalidArgument for another type than f32, bf16 and fp8.
   absl::StatusOr<DType> KvDtype() const;

@@ -99,6 +99,11 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
   const auto shipped = HandedOverPart(prompt, adapter);
   computes_rest_ = shipped.size() + 1 < prompt.size();
   const absl::Time now = MonotonicNow();
+  beside_local_ = costs.local_busy();
+  costs.Arrive(now);
+  const double alone = costs.LocalCompute(wanted.prompt_tokens - cached).value_or(0);
+  const auto crowd_price = [arrivals = costs.ArrivalsPerSecond(now), wait = costs.LocalWait()](
+                               double seconds) { return CrowdPrice(arrivals, wait, seconds); };
   const bool may_try = !context_.options->planner.hedged || BeginTrial();
   std::map<std::string, int64_t> stored;
   const auto stored_here = [&](const std::string& format) {
@@ -109,13 +114,16 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
       const auto rest = wanted.prompt_tokens - stored[format];
       std::optional<double> seconds = costs.PredictStored(format, stored[format]);
       if (seconds && rest > 1) *seconds += costs.PredictLocal(rest).value_or(0);
-      return {seconds, may_try && costs.IsStale(kHere, format, now)};
+      const double computing = rest > 1 ? costs.LocalCompute(rest).value_or(0) : 0;
+      return {seconds, may_try && costs.IsStale(kHere, format, now), crowd_price(computing)};
     }
-    if (!target) return {local, may_try && costs.IsStale(kHere, "", now)};
+    if (!target) return {local, may_try && costs.IsStale(kHere, "", now), crowd_price(alone)};
     const PlanTarget& server = targets[*target];
-    const double alone = costs.LocalCompute(wanted.prompt_tokens - cached).value_or(0);
+    const double here = costs.ConsumerSeconds(format, wanted.prompt_tokens);
     return {PredictRemote(CostTarget(server), format, prompt, shipped, cache_salt),
-            may_try && costs.IsStale(server.name, format, now), LinkPrice(server.link_used, alone)};
+            may_try && costs.IsStale(server.name, format, now),
+            LinkPrice(server.link_used, alone) + crowd_price(here),
+            may_try ? costs.Waited(server.name, format) : std::nullopt};
   };
   PlanRequest request = wanted;
   request.try_seconds = context_.trials->seconds();
@@ -276,18 +284,24 @@ void RequestPlanner::Learn(const RequestTimeline::Started& started, const Sequen
   // first token.
   handoff->WhenAccounted([costs = context_.costs, metrics = context_.metrics, target = CostTarget(target_),
                           format = started.labels.format, times, queued = started.before_admission,
-                          stored = stored_,
+                          stored = stored_, beside_local = beside_local_, first_token = MonotonicNow(),
                           learned = learned_](const Handoff& handoff, const Handoff::Report& report) {
     if (report.attempts != 1) return;
-    if (stored) metrics->CountStored(*stored, report.cached_tokens);
+    if (stored) metrics->CountStored(*stored, report.stored_tokens);
     if (costs->forgotten() != learned) return;
+    StageSeconds stages = SplitFirstToken(times, report.producer, queued);
+    const double worked = stages.reconstruct + stages.recompute + stages.first_decode;
+    const double since_last = absl::ToDoubleSeconds(first_token - report.usage.last_received);
+    const double step_wait = std::max(0.0, since_last - worked);
+    stages.queue -= std::min(times.queue, step_wait);  // the others' part of shared steps counts once
     costs->ObserveRemote(
-        target, format, handoff.prompt(), handoff.cache_salt(),
-        SplitFirstToken(times, report.producer, queued), *report.producer,
+        target, format, handoff.prompt(), handoff.cache_salt(), stages, *report.producer,
         {.bytes = report.usage.bytes,
          .first_bytes = report.usage.first_bytes,
          .seconds = absl::ToDoubleSeconds(report.usage.last_received - report.usage.first_received),
-         .stored = !handoff.no_store()});
+         .stored = !handoff.no_store(),
+         .step_wait = step_wait,
+         .beside_local = beside_local});
   });
 }
 
@@ -299,7 +313,7 @@ void RequestPlanner::LearnOvertaken(const RequestTimeline::Started& started, con
     return;
   }
   context_.costs->ObserveOvertaken(CostTarget(target_), started.labels.format, handoff->prompt(),
-                                   handoff->cache_salt(), report.begin, MonotonicNow());
+                                   handoff->cache_salt(), report.begin, MonotonicNow(), beside_local_);
 }
 
 }  // namespace aludel

@@ -85,6 +85,7 @@ class RequestPlanner {
   PlanTarget target_;              // of a remote plan, once begun
   int64_t replayed_ = 0;           // tokens of a stored plan, once begun
   std::optional<int64_t> stored_;  // of its prompt, as its target said
+  bool beside_local_ = false;      // prompts were being prefilled here when it was planned
 };
 
 }  // namespace aludel

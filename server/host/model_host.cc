@@ -44,6 +44,17 @@ absl::StatusOr<std::unique_ptr<Transformer>> LoadModel(Device* device, const Mod
                static_cast<double>(report.bytes) / 1e9, report.seconds,
                static_cast<double>(report.bytes) / 1e9 / report.seconds,
                report.past_cache ? ", past the page cache" : "");
+  if (report.kept_fp8 > 0) {
+    spdlog::info("{} matrices stay in FP8; engine {{ weights: \"{}\" }} dequantizes them", report.kept_fp8,
+                 Name(transformer.compute));
+  }
+  if (report.dequantized_fp8 > 0) {
+    spdlog::warn(
+        "{} matrices are FP8 with a scale for each block, or have an adapter merged, and are kept in {}; "
+        "engine "
+        "{{ weights: \"fp8\" }} rounds them to FP8 with a scale for each output",
+        report.dequantized_fp8, Name(transformer.compute));
+  }
   return model;
 }
 
@@ -171,7 +182,12 @@ std::string ModelHost::Numerics() const {
   const TransformerOptions& transformer = model_->options();
   return absl::StrCat(cpu ? "cpu" : "cuda", " ", instructions_, " ", machine,
                       " compute=", Name(transformer.compute), " kv=", Name(engine_->options().kv_dtype),
-                      " weights=", static_cast<int>(transformer.weight_format()));
+                      " weights=", WeightsText());
+}
+
+std::string ModelHost::WeightsText() const {
+  return absl::StrCat(static_cast<int>(model_->options().weight_format()),
+                      model_->load_report().kept_fp8 > 0 ? "+fp8" : "");
 }
 
 std::unique_ptr<PinnedMemory> ModelHost::PinFrames(absl::Span<uint8_t> frames, const Transport& transport) {

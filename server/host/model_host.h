@@ -52,6 +52,8 @@ class ModelHost {
   v1::ModelIdentity Identity() const;
   // DecodeDescription.numerics.
   std::string Numerics() const;
+  // How the device keeps the weights, for names of what numbers depend on.
+  std::string WeightsText() const;
   // The engine's. Logs why steps are not captured as graphs, once for each reason.
   EngineStats Stats();
   // For how long the engine's thread has run no layer, nor looked up while idle. To be asked regularly: progress

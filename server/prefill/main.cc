@@ -80,7 +80,7 @@ std::string ProducerName(const PrefillHost& model, const ModelOptions& options) 
   const v1::ModelIdentity identity = model.Identity();
   return absl::StrCat(identity.weights_hash(), " ", identity.rope(),
                       " compute=", Name(options.transformer.compute), " kv=", Name(options.engine.kv_dtype),
-                      " weights=", static_cast<int>(options.transformer.weight_format()));
+                      " weights=", model.WeightsText());
 }
 
 void WarnOfShortage(const PrefillHost& model, const CodecSet<EncoderFactory>& set, const FrameArena& arena,

@@ -283,8 +283,10 @@ void PrefillRun::OnProduced(const absl::Status& status, const FrameProducer::Pro
     computed->set_encode_seconds(times.encode);
     computed->set_waiting_tokens(static_cast<uint64_t>(context_.load->waiting_tokens()));
     computed->set_prefill_tokens_per_second(context_.load->tokens_per_second());
+    // What stands before a part that is encoded is computed again, where the engine does not have it.
     computed->set_cached_tokens(
-        static_cast<uint64_t>(std::max(produced.stored.tokens, produced.cached_tokens)));
+        static_cast<uint64_t>(produced.computed ? produced.cached_tokens : produced.stored.tokens));
+    computed->set_stored_tokens(static_cast<uint64_t>(produced.stored.tokens));
     if (spec_.frame_times) {
       for (v1::FrameTimes& frame : sender->TakeTimes(received)) *computed->add_frames() = std::move(frame);
     }

@@ -85,8 +85,10 @@ struct Bench {
   }
 };
 
-// Weights of several copies in turn: a model's do not wait in the caches.
-void Gemm(benchmark::State& state, const Bench& bench, int64_t rows, int64_t out, int64_t in) {
+// Weights of several copies in turn: a model's do not wait in the caches. `of_gemm` is of the product in bf16, whatever the
+// weights are.
+void Gemm(benchmark::State& state, const Bench& bench, int64_t rows, int64_t out, int64_t in,
+          WeightFormat format) {
   constexpr int64_t kBytes = 256 << 20;
   const auto copies = static_cast<size_t>(std::max<int64_t>(1, kBytes / (2 * out * in)));
   std::vector<Bf16> values(static_cast<size_t>(out * in), ToBf16(0.5f));
@@ -95,14 +97,14 @@ void Gemm(benchmark::State& state, const Bench& bench, int64_t rows, int64_t out
   Ops& ops = bench.device->ops();
   std::vector<std::unique_ptr<PackedMatrix>> packed;
   for (size_t i = 0; i < copies; ++i) {
-    packed.push_back(ops.Pack(TensorView::Of(values.data(), out, in), WeightFormat::kBf16).value());
+    packed.push_back(ops.Pack(TensorView::Of(values.data(), out, in), format).value());
   }
   const DeviceArray<Bf16> a = bench.Random<Bf16>(rows * in);
   const DeviceArray<float> result = bench.Random<float>(rows * out);
   size_t next = 0;
   const auto products = static_cast<double>(out) * static_cast<double>(in);
   bench.Run(state, 2 * products * static_cast<double>(rows),
-            PeakGemm(*bench.device, rows, out, in, bench.threads), 2 * products, [&] {
+            PeakGemm(*bench.device, rows, out, in, bench.threads), BitsPerWeight(format) / 8 * products, [&] {
               ops.Gemm(a.View(rows, in), *packed[next++ % copies], nullptr, false, result.View(rows, out),
                        {});
             });
@@ -221,6 +223,7 @@ void Register(const Bench& bench) {
   };
   const Shape& shape = bench.shape;
   const bool card = bench.device->name() != "cpu";
+  const bool fp8 = bench.device->ops().KeepsFp8();
   const int64_t kv = int64_t{2} * shape.kv_heads * shape.head_dim;
   const std::vector<int64_t> row_counts =
       card ? std::vector<int64_t>{1, 16, 32, 64, 1024, 4096} : std::vector<int64_t>{1, 8, 64, 512, 1024};
@@ -230,7 +233,9 @@ void Register(const Bench& bench) {
   for (const Matrix& w : {Matrix{kv, shape.hidden}, Matrix{shape.hidden, shape.hidden},
                           Matrix{2 * int64_t{shape.ffn}, shape.hidden}, Matrix{shape.hidden, shape.ffn}}) {
     for (const int64_t rows : row_counts) {
-      add(absl::StrCat("Gemm/rows:", rows, "/out:", w.out, "/in:", w.in), Gemm, rows, w.out, w.in);
+      const std::string sizes = absl::StrCat("/rows:", rows, "/out:", w.out, "/in:", w.in);
+      add("Gemm" + sizes, Gemm, rows, w.out, w.in, WeightFormat::kBf16);
+      if (fp8) add("GemmFp8" + sizes, Gemm, rows, w.out, w.in, WeightFormat::kFp8);
     }
   }
   struct Work {

@@ -18,7 +18,8 @@ namespace {
 
 constexpr char kUsage[] =
     R"(routing_bench measures what a gateway pays for one routing decision (keys of the prompt apart): conversations
-that grow, under a load that makes some of them spill, with reports of all replicas coming in between.
+that grow, under a load that makes some of them spill, with reports of all replicas coming in between. With --known the replicas
+tell what their caches hold, as they do by default; what they tell comes between the decisions and is not timed.
 
   build/release/bin/routing_bench --replicas 1000)";
 
@@ -33,10 +34,23 @@ double Micros() {
   return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) / 1e3;
 }
 
-Times Measure(int64_t replicas, int64_t requests, int64_t prompt_tokens) {
+// What a server tells once it has computed the prompt.
+std::vector<KeyChange> Told(const PrefixKeys& keys) {
+  std::vector<KeyChange> told;
+  for (size_t i = 0; i < keys.blocks.size(); ++i) {
+    const auto end = static_cast<int64_t>(i + 1) * kKeyTokens;
+    told.push_back({keys.blocks[i], IsPrefixEnd(end) ? KeyChange::kPrefixEnd : uint8_t{0}});
+  }
+  return told;
+}
+
+Times Measure(int64_t replicas, int64_t requests, int64_t prompt_tokens, bool known) {
   std::mt19937_64 random(1);
   Fleet fleet({});
-  for (int64_t i = 0; i < replicas; ++i) fleet.Add(absl::StrCat("decode-", i, ":7200"));
+  for (int64_t i = 0; i < replicas; ++i) {
+    fleet.Add(absl::StrCat("decode-", i, ":7200"));
+    if (known) fleet.CacheKnown(static_cast<size_t>(i), {}, kKeyTokens);
+  }
   std::vector<std::vector<int32_t>> conversations(static_cast<size_t>(4 * replicas));
   Times times;
   double now = 0;
@@ -59,7 +73,7 @@ Times Measure(int64_t replicas, int64_t requests, int64_t prompt_tokens) {
     for (int64_t token = prompt_tokens / 4; token > 0; --token)
       prompt.push_back(static_cast<int32_t>(random() % 32000));
     double begin = Micros();
-    const PrefixKeys keys = MakePrefixKeys({1}, prompt);
+    const PrefixKeys keys = MakePrefixKeys({1}, prompt, known);
     times.keys.push_back(Micros() - begin);
     begin = Micros();
     const auto ready = [](size_t) { return ReplicaView::Standing::kReady; };
@@ -68,6 +82,7 @@ Times Measure(int64_t replicas, int64_t requests, int64_t prompt_tokens) {
     fleet.Sent(slot, keys, fleet.ExpectedPrefill(slot, keys.tokens), now);
     times.decision.push_back(Micros() - begin);
     fleet.Ended(slot, Fleet::Outcome::kServed, now);
+    if (known) fleet.CacheChanged(slot, Told(keys));
   }
   return times;
 }
@@ -83,10 +98,12 @@ void Print(const char* what, std::vector<double> microseconds) {
 
 int Main(int argc, char** argv) {
   int64_t replicas = 1000, requests = 100'000, prompt_tokens = 8192;
+  bool known = false;
   FlagSet flags(kUsage);
   flags.Add("replicas", "N", &replicas, "of the fleet");
   flags.Add("requests", "N", &requests, "to route");
   flags.Add("prompt-tokens", "N", &prompt_tokens, "that a conversation grows to");
+  flags.Add("known", &known, "servers tell what their caches hold");
   const absl::Status status = flags.Parse(argc, argv);
   if (!status.ok() || replicas < 1 || requests < 1 || prompt_tokens < 4) {
     absl::FPrintF(stderr, "routing_bench: %s\n",
@@ -97,7 +114,7 @@ int Main(int argc, char** argv) {
     std::fputs(flags.Help().c_str(), stdout);
     return 0;
   }
-  const Times times = Measure(replicas, requests, prompt_tokens);
+  const Times times = Measure(replicas, requests, prompt_tokens, known);
   Print("keys", times.keys);
   Print("decision", times.decision);
   return 0;

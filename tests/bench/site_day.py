@@ -65,6 +65,7 @@ HEADERS = 1.05  # of Ethernet, IP and TCP, and of what is not frames
 RUN = 5  # consecutive requests that a resampling keeps together
 RESAMPLINGS = 1000
 PLANNER = "planner"
+WORD = 303  # a token of the demo's tokenizer that shows: parts of characters would wait for the rest of them
 # What makes a day: what was played with others is not of it.
 DAY_OPTIONS = ("model", "codec", "format", "scale", "parts", "median_tokens", "peak", "sites", "limits", "carry", "seed")
 
@@ -145,7 +146,7 @@ def how(choice: str, tokens: int, code: str) -> Dict:
 def first_token(port: int, prompt: List[int], asked: Dict) -> Tuple[float, str, str]:
     """Seconds to it at the client, the plan and its reason."""
     body = {"model": "demo", "prompt": prompt, "max_tokens": 2, "temperature": 0, "ignore_eos": True, "stream": True,
-            "aludel": {**asked, "trace": True}}
+            "allowed_token_ids": [WORD], "aludel": {**asked, "trace": True}}
     begin = time.monotonic()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})

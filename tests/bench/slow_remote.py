@@ -235,13 +235,13 @@ def quantiles(values: List[float]) -> str:
     return f"{len(ordered):5} | p50 {at(.5):6.1f} | p90 {at(.9):6.1f} | p99 {at(.99):6.1f} | most {ordered[-1]:6.1f}"
 
 
-def pair(number: int, hanging: Fleet, none: Fleet, text: str) -> Tuple[float, float]:
-    """Times to the first token with the remote and without, which take turns in being first."""
+def pair(number: int, hanging: Fleet, none: Fleet, texts: List[str]) -> Tuple[float, float]:
+    """Times to the first token of new prompts with the remote and without, which take turns in being first."""
     if number % 2:
-        plain = none.ask(text)["ttft"]
-        return hanging.ask(text)["ttft"], plain
-    took = hanging.ask(text)["ttft"]
-    return took, none.ask(text)["ttft"]
+        plain = none.ask(texts[1])["ttft"]
+        return hanging.ask(texts[0])["ttft"], plain
+    took = hanging.ask(texts[0])["ttft"]
+    return took, none.ask(texts[1])["ttft"]
 
 
 def hang(options: argparse.Namespace) -> int:
@@ -257,15 +257,19 @@ def hang(options: argparse.Namespace) -> int:
             for fleet in fleets:
                 for _ in range(5):
                     fleet.ask(words(draw, options.new_words))
-            pairs: Dict[str, List[Tuple[float, float]]] = {"meets a hang": [], "after it": [], "no remote, twice": []}
+            pairs: Dict[str, List[Tuple[float, float]]] = {"it answers": [], "meets a hang": [], "after it": [], "no remote, twice": []}
             for hangs in range(options.hangs):
                 hanging.wait_metric('aludel_store_open{tier="remote"', 1)
+                for number in range(2):
+                    text = words(draw, options.new_words)
+                    pairs["it answers"].append(pair(hangs + number, hanging, none, [text, text]))
                 hanging.wait_metric("aludel_store_remote_queued_bytes", 0)
                 redis.freeze()
                 for number in range(options.requests):
                     what = "after it" if number else "meets a hang"
-                    pairs[what].append(pair(hangs + number, hanging, none, words(draw, options.new_words)))
-                    pairs["no remote, twice"].append(pair(0, none, none, words(draw, options.new_words)))
+                    text = words(draw, options.new_words)
+                    pairs[what].append(pair(hangs + number, hanging, none, [text, text]))
+                    pairs["no remote, twice"].append(pair(0, none, none, [words(draw, options.new_words) for _ in range(2)]))
                 redis.thaw()
             print(f"{options.hangs} hangs, {options.requests} requests to each, max_wait_ms {options.max_wait_ms}; "
                   "ms to the first token, and what the first of a pair took longer than the second")

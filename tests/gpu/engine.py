@@ -98,6 +98,30 @@ def graphs(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
         report.add(f"decode_early_launch_speedup_batch_{batch}", 1 / slower, "ratio", None, command)
 
 
+def fp8(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
+    """Decode and prefill with weights in FP8, beside those in bf16 of `engine`."""
+    model.wait(clock)
+    described = f"tests/gpu/run.sh --device {bundle.device} --only engine,fp8"
+    slower = otherwise(bundle, report, [1] if bundle.small else [1, 8, 64], "--weights=fp8", "fp8", model, clock.left() / 2)
+    for batch, ratio in slower.items():
+        report.add(f"decode_fp8_speedup_batch_{batch}", 1 / ratio, "ratio", ">= 1.2" if batch == 1 and bundle.on_card else None,
+                   described)
+    tokens = lengths(bundle)[0]
+    command = [bundle.program("model_bench"), f"--model={model.consumer}", f"--device={bundle.device}",
+               f"--threads={bundle.threads}", "--weights=fp8", "--benchmark_format=json", f"--prefill={tokens}", "--decode=",
+               *(["--benchmark_min_time=0.02"] if bundle.small else ["--chunk=4096", "--benchmark_min_time=0.1"]), REPETITIONS]
+    _, rows, lacking = benchmark(command, clock.left())
+    row, name = rows.get(f"Prefill/{tokens}"), f"prefill_rate_{tokens}_fp8"
+    if row is None:
+        report.missing(name, "tokens/s", None, text_of(command), lacking or "it was not printed")
+        return
+    report.add(name, row["tokens/s"], "tokens/s", None, text_of(command), gemm_share=row["of_gemm"], **spread_of(row))
+    usual = report.value(f"prefill_rate_{tokens}")
+    if usual:
+        report.add("prefill_fp8_speedup", row["tokens/s"] / usual, "ratio", ">= 1.2" if bundle.on_card else None, described,
+                   tokens=tokens)
+
+
 def codec(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
     model.wait(clock, codecs=True)
     command = [bundle.program("aludel-bench"), "codec", "--producer", str(model.producer), "--consumer", str(model.consumer),

@@ -45,15 +45,17 @@ def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
              lambda clock: quality.quality(bundle, report, clock)),
         Part("engine", 60, ["prefill_gemm_share", "decode_bandwidth_share"],
              lambda clock: engine.engine(bundle, report, model, clock)),
-        Part("ttft", 95, ttft.Study(bundle, report, model).names(),
+        Part("ttft", 90, ttft.Study(bundle, report, model).names(),
              lambda clock: ttft.ttft(bundle, report, model, clock)),
-        Part("sanitizer", 40, [row for _, _, row in sanitizer.RUNS],
+        Part("sanitizer", 35, [row for _, _, row in sanitizer.RUNS],
              lambda clock: sanitizer.sanitizer(bundle, report, clock)),
-        Part("peers", 40, ["gemm_peak_vs_torch", *(f"{what}_vs_{peer}" for peer in engine.PEERS for what in ("prefill", "decode"))],
+        Part("peers", 35, ["gemm_peak_vs_torch", *(f"{what}_vs_{peer}" for peer in engine.PEERS for what in ("prefill", "decode"))],
              lambda clock: engine.peers(bundle, report, model, clock)),
-        Part("codec", 25, ["codec_prefill_share"], lambda clock: engine.codec(bundle, report, model, clock)),
+        Part("codec", 20, ["codec_prefill_share"], lambda clock: engine.codec(bundle, report, model, clock)),
         Part("graphs", 20, ["decode_rate_batch_1_without_graphs", "decode_rate_batch_1_early_launch"],
              lambda clock: engine.graphs(bundle, report, model, clock)),
+        Part("fp8", 20, ["decode_rate_batch_1_fp8", f"prefill_rate_{engine.lengths(bundle)[0]}_fp8"],
+             lambda clock: engine.fp8(bundle, report, model, clock)),
         Part("adapters", 20, [name for name, _ in engine.ADAPTER_STEPS.values()],
              lambda clock: engine.adapters(bundle, report, model, clock)),
         Part("ops", 25, [], lambda clock: kernels.ops(bundle, report, clock)),
@@ -63,7 +65,7 @@ def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
 
 
 WARM_SECONDS = 40.0  # for reading PyTorch from disk
-WITH_MODEL = {"engine", "peers", "codec", "ttft", "graphs", "adapters", "profile"}
+WITH_MODEL = {"engine", "peers", "codec", "ttft", "graphs", "adapters", "fp8", "profile"}
 
 
 def limit(shares: List[float], index: int, whole: float, left: float) -> float:

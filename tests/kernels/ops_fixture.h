@@ -20,7 +20,7 @@ namespace aludel {
 // random inputs. Inputs and outputs go through device memory.
 
 inline constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8,
-                                            WeightFormat::kInt4};
+                                            WeightFormat::kInt4, WeightFormat::kFp8};
 
 class OpsTest : public ::testing::TestWithParam<DeviceOptions> {
  protected:

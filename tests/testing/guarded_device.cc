@@ -80,6 +80,11 @@ class GuardedOps final : public Ops {
     ALUDEL_CHECK(!memory_->Holds(host_rows.data, 1));
     return ops_->PackRows(host_rows, row_begin, w);
   }
+  absl::Status PackFp8Rows(const Fp8Rows& host_rows, int64_t row_begin, PackedMatrix& w) override {
+    ALUDEL_CHECK(!memory_->Holds(host_rows.codes, 1));
+    return ops_->PackFp8Rows(host_rows, row_begin, w);
+  }
+  bool KeepsFp8() const override { return ops_->KeepsFp8(); }
   void Embed(absl::Span<const int32_t> ids, const PackedMatrix& table, const TensorView& out,
              Stream stream) override {
     Check({out});

@@ -4,6 +4,8 @@
 #include <array>
 #include <limits>
 
+#include "kernels/device_health.h"
+
 namespace aludel::cuda {
 namespace {
 
@@ -78,6 +80,25 @@ std::optional<Fastest> FastestOf(size_t count, absl::FunctionRef<bool(size_t)> r
   cudaGetLastError();  // what failed is left out: no later launch should find it
   if (fastest.has_value()) fastest->milliseconds = spent;
   return fastest;
+}
+
+size_t FastestProduct(size_t count, bool accumulate, const TensorView& out,
+                      absl::FunctionRef<bool(size_t, void*)> run, CudaStream& stream) {
+  if (!stream.runs()) return 0;
+  void* to = out.data;
+  if (accumulate) {
+    const size_t bytes = ((out.rows - 1) * out.stride + out.cols) * SizeOf(out.dtype);
+    if (cudaMallocAsync(&to, bytes, stream.get()) != cudaSuccess) {
+      cudaGetLastError();  // no later launch should find it
+      return 0;
+    }
+  }
+  const std::optional<Fastest> fastest = FastestOf(
+      count, [&](size_t i) { return run(i, to); }, stream.get());
+  if (to != out.data) stream.Collect(cudaFreeAsync(to, stream.get()), "free what products were timed with");
+  if (!fastest.has_value()) return 0;
+  ReportTimedProduct(fastest->index != 0, fastest->milliseconds);
+  return fastest->index;
 }
 
 }  // namespace aludel::cuda

@@ -9,6 +9,7 @@
 #include "kernels/cuda/gemm/batch_launch.h"
 #include "kernels/cuda/gemm/cublas_lt_loader.h"
 #include "kernels/cuda/gemm/fastest.h"
+#include "kernels/cuda/gemm/fp8_gemm.h"
 #include "kernels/cuda/pack_scaled.h"
 #include "kernels/device_health.h"
 
@@ -154,30 +155,15 @@ std::vector<GemmEngine::Plan> GemmEngine::MakePlans(const Key& key, const float*
   return plans;
 }
 
-std::optional<GemmEngine::Plan> GemmEngine::PlanFor(const Key& key, const float* bias, Choose fastest) {
+void GemmEngine::ReportSlow(const Key& key) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = plans_.find(key);
-  if (found != plans_.end()) return found->second.plan;
-  if (plans_.size() >= kMaxPlans) std::erase_if(plans_, [](const auto& one) { return !one.second.kept; });
+  if (reported_.size() >= kMostReported || !reported_.insert(key).second) return;
   const auto& [rows, out, in, a_stride, out_stride, a_type, out_type, accumulate, align_a, align_w, align_out,
                align_bias] = key;
-  const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in);
-  const bool kept = flops >= kLargeFlops && kept_ < kMostKept;
-  kept_ += kept ? 1 : 0;
-  const std::vector<Plan> plans = MakePlans(key, bias, kept && time_algorithms_ ? kMostAlgorithms : 1);
-  std::optional<Plan> plan;
-  if (!plans.empty()) plan = plans[plans.size() > 1 ? fastest(plans) : 0];
-  plans_.emplace(key, Choice{plan, kept});
-  // With a bias there is another way, see Multiply. Plans are forgotten, what was reported is not: once it is full, nothing
-  // new is counted either.
-  if (!plan.has_value() && (align_bias == 0 || accumulate) && reported_.size() < kMaxPlans &&
-      reported_.insert(key).second) {
-    ReportSlowProduct(absl::StrFormat(
-        "[%d, %d] %s by %d x %d to %s, rows %d and %d apart, aligned to %d, %d and %d bytes%s%s", rows, in,
-        Name(a_type), out, in, Name(out_type), a_stride, out_stride, align_a, align_w, align_out,
-        align_bias == 0 ? "" : ", a bias", accumulate ? ", added" : ""));
-  }
-  return plan;
+  ReportSlowProduct(absl::StrFormat(
+      "[%d, %d] %s by %d x %d to %s, rows %d and %d apart, aligned to %d, %d and %d bytes%s%s", rows, in,
+      Name(a_type), out, in, Name(out_type), a_stride, out_stride, align_a, align_w, align_out,
+      align_bias == 0 ? "" : ", a bias", accumulate ? ", added" : ""));
 }
 
 void GemmEngine::Run(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,
@@ -285,9 +271,14 @@ void GemmEngine::Multiply(const TensorView& a, const void* w, const float* bias,
                 Alignment(w, a.dtype),
                 Alignment(out.data, out.dtype),
                 bias == nullptr ? 0 : Alignment(bias, DType::kF32)};
-  const std::optional<Plan> plan = PlanFor(key, bias, [&](absl::Span<const Plan> plans) {
-    return stream.runs() ? FastestPlan(plans, a, w, bias, accumulate, out, stream) : 0;
-  });
+  const auto make = [&](int most) { return MakePlans(key, bias, most); };
+  const auto fastest = [&](absl::Span<const Plan> plans) {
+    const auto run = [&](size_t i, void* to) {
+      return RunPlan(plans[i], a, w, bias, accumulate, out, to, stream.workspace(), stream.get()).ok();
+    };
+    return FastestProduct(plans.size(), accumulate, out, run, stream);
+  };
+  const std::optional<Plan> plan = plans_.Find(key, Flops(out, a.cols), make, fastest);
   if (!plan.has_value() && bias != nullptr && !accumulate) {
     // The bias in every row, and the product added to it.
     const TensorView repeated{const_cast<float*>(bias), DType::kF32, out.rows, out.cols, /*stride=*/0};
@@ -296,6 +287,7 @@ void GemmEngine::Multiply(const TensorView& a, const void* w, const float* bias,
     return Multiply(a, w, nullptr, /*accumulate=*/true, out, stream);
   }
   if (!plan.has_value()) {
+    ReportSlow(key);
     stream.Launch("launch TileGemm", LaunchTileGemm, a, w, bias, accumulate, out);
     return;
   }
@@ -305,27 +297,6 @@ void GemmEngine::Multiply(const TensorView& a, const void* w, const float* bias,
     return cudaSuccess;
   };
   stream.Launch("multiply", multiply, a, w, bias, accumulate, out);
-}
-
-size_t GemmEngine::FastestPlan(absl::Span<const Plan> plans, const TensorView& a, const void* w,
-                               const float* bias, bool accumulate, const TensorView& out,
-                               CudaStream& stream) const {
-  void* to = out.data;
-  if (accumulate) {
-    const size_t bytes = ((out.rows - 1) * out.stride + out.cols) * SizeOf(out.dtype);
-    if (cudaMallocAsync(&to, bytes, stream.get()) != cudaSuccess) {
-      cudaGetLastError();  // no later launch should find it
-      return 0;
-    }
-  }
-  const auto run = [&](size_t i) {
-    return RunPlan(plans[i], a, w, bias, accumulate, out, to, stream.workspace(), stream.get()).ok();
-  };
-  const std::optional<Fastest> fastest = FastestOf(plans.size(), run, stream.get());
-  if (to != out.data) stream.Collect(cudaFreeAsync(to, stream.get()), "free what products were timed with");
-  if (!fastest.has_value()) return 0;
-  ReportTimedProduct(fastest->index != 0, fastest->milliseconds);
-  return fastest->index;
 }
 
 absl::Status GemmEngine::RunPlan(Plan plan, const TensorView& a, const void* w, const float* bias,
@@ -346,6 +317,7 @@ absl::Status GemmEngine::RunPlan(Plan plan, const TensorView& a, const void* w, 
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaOps::NewPacked(int64_t out, int64_t in,
                                                                  WeightFormat format) {
+  if (format == WeightFormat::kFp8) return fp8_->NewPacked(device_, out, in);
   absl::StatusOr<Buffer> memory = device_->Allocate(CudaPackedMatrix::Bytes(out, in, format));
   if (!memory.ok()) return memory.status();
   return std::make_unique<CudaPackedMatrix>(*std::move(memory), out, in, format);
@@ -355,6 +327,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaOps::NewPacked(int64_t out, in
 absl::Status CudaOps::PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) {
   ALUDEL_CHECK(host_rows.contiguous() && host_rows.cols == w.in_features());
   ALUDEL_CHECK(row_begin >= 0 && row_begin + host_rows.rows <= w.out_features());
+  if (w.format() == WeightFormat::kFp8) return PackAsFp8(host_rows, row_begin, w);
   auto& packed = static_cast<CudaPackedMatrix&>(w);
   cudaError_t error = cudaSetDevice(ordinal_);
   if (error == cudaSuccess) {
@@ -370,10 +343,13 @@ absl::Status CudaOps::PackRows(const TensorView& host_rows, int64_t row_begin, P
 
 void CudaOps::Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
                    const TensorView& out, Stream stream) {
-  const auto& packed = static_cast<const CudaPackedMatrix&>(w);
-  ALUDEL_CHECK(a.cols == packed.in_features() && out.cols == packed.out_features() && a.rows == out.rows);
-  ALUDEL_CHECK(HasScales(packed.format()) || a.dtype == packed.dtype());
+  ALUDEL_CHECK(a.cols == w.in_features() && out.cols == w.out_features() && a.rows == out.rows);
+  ALUDEL_CHECK(HasScales(w.format()) || FormatOf(a.dtype) == w.format());
   if (a.rows == 0) return;
+  if (w.format() == WeightFormat::kFp8) {
+    return fp8_->Run(a, static_cast<const CudaFp8Matrix&>(w), bias, accumulate, out, Enter(stream));
+  }
+  const auto& packed = static_cast<const CudaPackedMatrix&>(w);
   gemm_->Run(a, packed, bias, accumulate, out, Enter(stream));
 }
 

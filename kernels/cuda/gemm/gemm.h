@@ -2,7 +2,6 @@
 
 #include <cublasLt.h>
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,10 +10,9 @@
 #include <tuple>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/gemm/plan_cache.h"
 #include "kernels/cuda/gemm/skinny_index.h"
 #include "kernels/device.h"
 #include "kernels/device_options.h"
@@ -95,31 +93,22 @@ class GemmEngine {
                          int64_t /*out stride*/, DType /*a*/, DType /*out*/, bool /*accumulate*/,
                          uint32_t /*align a*/, uint32_t /*align w*/, uint32_t /*align out*/,
                          uint32_t /*align bias, 0: none*/>;
-  // Plain values of cuBLASLt: copied out under the lock, so that a plan may be evicted while it is used.
+  // Plain values of cuBLASLt.
   struct Plan {
     cublasLtMatmulDescOpaque_t operation;
     cublasLtMatrixLayoutOpaque_t w, a, out;
     cublasLtMatmulAlgo_t algorithm;
   };
-  struct Choice {
-    std::optional<Plan> plan;  // nothing where cuBLASLt has no algorithm
-    bool kept;                 // for good
-  };
   // Of weights with scales, 16 at a time: 64 read 4.3 bytes for an int8 weight and 2.3 for an int4 one. As numbers it is 5.1 and 4.6,
   // read, written and read again, whatever the rows.
   static constexpr int64_t kScaledRows = 64;
-  // Shapes come from step sizes, which the transformer rounds.
-  static constexpr size_t kMaxPlans = 1024;
-  static constexpr size_t kMostKept = 768;
-  static constexpr int kMostAlgorithms = 8;  // that are timed
-  // Smaller products take microseconds, whatever the algorithm.
-  static constexpr double kLargeFlops = 1 << 30;
+  static constexpr size_t kMostReported = 1024;
 
   GemmEngine(cublasLtHandle_t handle, int multiprocessors, const DeviceOptions& options)
       : handle_(handle),
         multiprocessors_(multiprocessors),
         batch_gemm_(options.batch_gemm),
-        time_algorithms_(options.time_algorithms) {}
+        plans_(options.time_algorithms) {}
 
   // Whether it was the batch kernel's.
   bool MultiplyBatch(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,
@@ -141,25 +130,17 @@ class GemmEngine {
   absl::Status RunPlan(Plan plan, const TensorView& a, const void* w, const float* bias, bool accumulate,
                        const TensorView& out, void* to, void* workspace, cudaStream_t stream) const;
 
-  // Nothing where cuBLASLt has no algorithm for the shape; that is remembered too. `fastest` chooses among several that a large
-  // product has.
-  using Choose = absl::FunctionRef<size_t(absl::Span<const Plan>)>;
-  std::optional<Plan> PlanFor(const Key& key, const float* bias, Choose fastest);
   // At most so many, cuBLASLt's first before the others.
   std::vector<Plan> MakePlans(const Key& key, const float* bias, int most) const;
-  // Which of them takes the least time for this product, the first where that cannot be told; `out` is as before where the product
-  // is added to it. Waits for the stream.
-  size_t FastestPlan(absl::Span<const Plan> plans, const TensorView& a, const void* w, const float* bias,
-                     bool accumulate, const TensorView& out, CudaStream& stream) const;
+  // Of a product that a kernel does slowly: logged and counted, once for each shape, in all at most kMostReported.
+  void ReportSlow(const Key& key);
 
   cublasLtHandle_t handle_;
   const int multiprocessors_;
   const bool batch_gemm_;
-  const bool time_algorithms_;
-  std::mutex mutex_;             // held while algorithms are timed
-  std::map<Key, Choice> plans_;  // guarded by mutex_
-  size_t kept_ = 0;              // of them for good, guarded by mutex_
-  std::set<Key> reported_;       // slow shapes, guarded by mutex_
+  PlanCache<Key, Plan> plans_;
+  std::mutex mutex_;
+  std::set<Key> reported_;  // guarded by mutex_
 };
 
 }  // namespace aludel::cuda

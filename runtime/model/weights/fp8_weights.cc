@@ -1,27 +1,19 @@
 #include <array>
-#include <cmath>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "kernels/e4m3.h"
 #include "runtime/model/weights/quantized_weights.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
 namespace {
 
-// Every value of E4M3 (Micikevicius et al. 2022, the "fn" variant): no infinities, and one NaN per sign.
+// Every value of E4M3.
 std::array<float, 256> MakeE4m3Table() {
   std::array<float, 256> table;
-  for (int bits = 0; bits < 256; ++bits) {
-    const int exponent = bits >> 3 & 15;
-    const int mantissa = bits & 7;
-    float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                                : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-    if (exponent == 15 && mantissa == 7) value = std::numeric_limits<float>::quiet_NaN();
-    table[bits] = (bits & 128) != 0 ? -value : value;
-  }
+  for (int code = 0; code < 256; ++code) table[code] = FromE4m3(static_cast<uint8_t>(code));
   return table;
 }
 
@@ -56,6 +48,13 @@ class Fp8Matrix final : public StoredMatrix {
     return {{weight_, begin * row_bytes, end * row_bytes}, {grid_.scale, 0, grid_.scale->data.size()}};
   }
   TensorView InPlace() const override { return {}; }
+  const uint8_t* Fp8Codes(int64_t begin, int64_t end, float* scales) const override {
+    if (grid_.block_cols < cols()) return nullptr;
+    for (int64_t row = begin; row < end; ++row) {
+      scales[row - begin] = PlainElement(*grid_.scale, row / grid_.block_rows * grid_.scale_cols);
+    }
+    return weight_->data.data() + begin * cols();
+  }
 
  private:
   const SafetensorsEntry* weight_;

@@ -50,6 +50,7 @@ absl::Status ReadBlock(const json& object, absl::string_view origin, const char*
 
 absl::Status ReadFp8(const json& object, absl::string_view origin, QuantizationConfig* config) {
   ALUDEL_RETURN_IF_ERROR(OneOf(object, origin, "fmt", "e4m3", {"e4m3", "float8_e4m3fn"}).status());
+  config->fp8_inputs = FindMember(object, "activation_scheme") != nullptr;
   if (FindMember(object, "weight_block_size") == nullptr) return absl::OkStatus();
   return ReadBlock(object, origin, "weight_block_size", config);
 }
@@ -66,6 +67,15 @@ absl::Status ReadFloatScheme(const json& weights, absl::string_view origin, Quan
   constexpr int kBlock = 2;
   if (strategy != kBlock) return absl::OkStatus();
   return ReadBlock(weights, origin, "block_structure", config);
+}
+
+// Whether a group says of inputs what ReadFloatScheme wants of weights.
+bool HasFloatInputs(const json& group) {
+  const json* inputs = FindMember(group, "input_activations");
+  if (inputs == nullptr || !inputs->is_object()) return false;
+  const json* bits = FindMember(*inputs, "num_bits");
+  const json* type = FindMember(*inputs, "type");
+  return bits != nullptr && *bits == 8 && type != nullptr && *type == "float";
 }
 
 // What llm-compressor writes. `ignore` needs no reading: the tensors say what is quantized.
@@ -100,13 +110,15 @@ absl::Status ReadCompressedTensors(const json& object, absl::string_view origin,
     }
     config->block_rows = scheme.block_rows;
     config->block_cols = scheme.block_cols;
+    config->fp8_inputs = HasFloatInputs(group) && (!any || config->fp8_inputs);
     any = true;
   }
   return any ? absl::OkStatus() : Unsupported(object, origin, "config_groups", "a group with weights");
 }
 
-// Older versions nest the algorithm as their own file does.
-absl::Status ReadModelOpt(const json& object, absl::string_view origin, QuantizationConfig*) {
+// Older versions nest the algorithm as their own file does. It is one of weights and inputs.
+absl::Status ReadModelOpt(const json& object, absl::string_view origin, QuantizationConfig* config) {
+  config->fp8_inputs = true;
   const json* nested = FindMember(object, "quantization");
   if (nested == nullptr) return OneOf(object, origin, "quant_algo", "", {"FP8"}).status();
   return OneOf(*nested, absl::StrCat(origin, ".quantization"), "quant_algo", "", {"FP8"}).status();

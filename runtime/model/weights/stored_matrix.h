@@ -39,6 +39,13 @@ class StoredMatrix {
   // aligned for it; otherwise a view without data.
   virtual TensorView InPlace() const = 0;
 
+  // Codes of rows [begin, end) where they lie in the file, and scales[row - begin] of each, if the matrix is stored
+  // as E4M3 (kernels/e4m3.h) with a scale for each row or for all; otherwise null.
+  virtual const uint8_t* Fp8Codes(int64_t begin, int64_t end, float* scales) const {
+    static_cast<void>(begin), static_cast<void>(end), static_cast<void>(scales);
+    return nullptr;
+  }
+
  protected:
   StoredMatrix(int64_t rows, int64_t cols, std::vector<const SafetensorsEntry*> tensors)
       : rows_(rows), cols_(cols), tensors_(std::move(tensors)) {}

@@ -30,17 +30,21 @@ bool HeadIsEmbedding(const ModelConfig& config, DType compute, WeightFormat form
 class LoadPlan {
  public:
   LoadPlan(const ModelFiles& files, const ModelConfig& config, Device* device, DType compute,
-           WeightFormat format, Stream stream)
+           std::optional<WeightFormat> format, Stream stream)
       : files_(files),
         config_(config),
         device_(device),
         compute_(compute),
-        format_(format),
+        format_(format.value_or(FormatOf(compute))),
+        keeps_fp8_(!format.has_value() && device != nullptr && compute == DType::kBf16 &&
+                   config.quantization.fp8_inputs && device->ops().KeepsFp8()),
         stream_(stream),
         mutex_(std::make_shared<absl::Mutex>()) {}
 
   absl::Status AddModel(Weights* weights);
   std::vector<LoadTask> TakeTasks() { return std::move(tasks_); }
+  int kept_fp8() const { return kept_fp8_; }
+  int dequantized_fp8() const { return dequantized_fp8_; }
   // Weights of a layer that the architecture does not have would be left out in silence: norms, biases (some
   // quantizers write zeros) or whole matrices, or what an adapter adds to such.
   absl::Status CheckStrays() const;
@@ -49,13 +53,18 @@ class LoadPlan {
   absl::Status AddLayer(int index, LayerWeights* layer);
   // Vectors end to end, as f32.
   absl::Status AddVector(const std::vector<Part>& parts, Buffer* out);
+  using Matrices = std::vector<std::shared_ptr<const StoredMatrix>>;
   // Matrices with the same inputs, stacked by rows and packed as one.
   absl::Status AddMatrix(const std::vector<Part>& parts, int64_t cols, std::unique_ptr<PackedMatrix>* out) {
-    return AddMatrix(parts, cols, format_, out);
+    ALUDEL_ASSIGN_OR_RETURN(Matrices matrices, OpenAll(parts, cols));
+    const WeightFormat format = FormatFor(matrices);
+    return AddMatrices(std::move(matrices), format, out);
   }
-  absl::Status AddMatrix(const std::vector<Part>& parts, int64_t cols, WeightFormat format,
-                         std::unique_ptr<PackedMatrix>* out);
-  absl::Status AddSmallStack(std::vector<std::shared_ptr<const StoredMatrix>> matrices, PackedMatrix* packed);
+  absl::StatusOr<Matrices> OpenAll(const std::vector<Part>& parts, int64_t cols);
+  // Of a stack; counts what is kept in FP8 and what is not.
+  WeightFormat FormatFor(const Matrices& matrices);
+  absl::Status AddMatrices(Matrices matrices, WeightFormat format, std::unique_ptr<PackedMatrix>* out);
+  absl::Status AddSmallStack(Matrices matrices, PackedMatrix* packed);
 
   absl::StatusOr<std::shared_ptr<const StoredMatrix>> Open(const Part& part, int64_t cols) {
     absl::StatusOr<std::unique_ptr<StoredMatrix>> matrix =
@@ -72,10 +81,13 @@ class LoadPlan {
   Device* const device_;
   const DType compute_;
   const WeightFormat format_;
+  const bool keeps_fp8_;  // of what is stored so
   const Stream stream_;
   const std::shared_ptr<absl::Mutex> mutex_;  // one task at a time on stream_
   std::vector<LoadTask> tasks_;
   std::set<const SafetensorsEntry*> used_;
+  int kept_fp8_ = 0;
+  int dequantized_fp8_ = 0;
 };
 
 // Numbers that are read and converted at a time: they stay in the cache between the two.
@@ -144,21 +156,54 @@ absl::Status LoadPlan::AddVector(const std::vector<Part>& parts, Buffer* out) {
   return absl::OkStatus();
 }
 
-absl::Status LoadPlan::AddMatrix(const std::vector<Part>& parts, int64_t cols, WeightFormat format,
-                                 std::unique_ptr<PackedMatrix>* out) {
-  std::vector<std::shared_ptr<const StoredMatrix>> matrices;
-  int64_t rows = 0;
+// Rows [begin, end) of a matrix to those of `packed` from at + begin on: codes as they are where both have them.
+absl::Status PackPart(Ops& ops, const StoredMatrix& matrix, int64_t begin, int64_t end, int64_t at,
+                      PackedMatrix& packed) {
+  if (packed.format() == WeightFormat::kFp8) {
+    std::vector<float> scales(static_cast<size_t>(end - begin));
+    const uint8_t* codes = matrix.Fp8Codes(begin, end, scales.data());
+    if (codes != nullptr) {
+      return ops.PackFp8Rows({codes, scales.data(), end - begin, matrix.cols()}, at + begin, packed);
+    }
+  }
+  return ReadRows(matrix, begin, end, packed.row_block(), [&](const TensorView& view, int64_t first) {
+    return ops.PackRows(view, at + first, packed);
+  });
+}
+
+absl::StatusOr<LoadPlan::Matrices> LoadPlan::OpenAll(const std::vector<Part>& parts, int64_t cols) {
+  Matrices matrices;
   for (const Part& part : parts) {
     ALUDEL_ASSIGN_OR_RETURN(std::shared_ptr<const StoredMatrix> matrix, Open(part, cols));
     used_.insert(matrix->tensors().begin(), matrix->tensors().end());
     matrices.push_back(std::move(matrix));
-    rows += part.rows;
   }
+  return matrices;
+}
+
+WeightFormat LoadPlan::FormatFor(const Matrices& matrices) {
+  if (!keeps_fp8_) return format_;
+  const bool kept = std::all_of(matrices.begin(), matrices.end(), [](const auto& matrix) {
+    return matrix->Fp8Codes(0, 0, nullptr) != nullptr;
+  });
+  const bool stored = std::any_of(matrices.begin(), matrices.end(), [](const auto& matrix) {
+    return matrix->tensors().front()->dtype == "F8_E4M3";
+  });
+  kept_fp8_ += kept ? 1 : 0;
+  dequantized_fp8_ += stored && !kept ? 1 : 0;
+  return kept ? WeightFormat::kFp8 : format_;
+}
+
+absl::Status LoadPlan::AddMatrices(Matrices matrices, WeightFormat format,
+                                   std::unique_ptr<PackedMatrix>* out) {
   if (device_ == nullptr) return absl::OkStatus();
+  const int64_t cols = matrices.front()->cols();
+  int64_t rows = 0;
+  for (const auto& matrix : matrices) rows += matrix->rows();
   ALUDEL_ASSIGN_OR_RETURN(*out, device_->ops().NewPacked(rows, cols, format));
   const int64_t block = (*out)->row_block();
-  const bool whole_blocks =
-      std::all_of(parts.begin(), parts.end() - 1, [&](const Part& part) { return part.rows % block == 0; });
+  const bool whole_blocks = std::all_of(matrices.begin(), matrices.end() - 1,
+                                        [&](const auto& matrix) { return matrix->rows() % block == 0; });
   if (!whole_blocks) return AddSmallStack(std::move(matrices), out->get());
   int64_t at = 0;
   for (const auto& matrix : matrices) {
@@ -166,9 +211,7 @@ absl::Status LoadPlan::AddMatrix(const std::vector<Part>& parts, int64_t cols, W
     for (int64_t begin = 0; begin < matrix->rows(); begin += step) {
       const int64_t end = std::min(begin + step, matrix->rows());
       AddTask(matrix->BytesOf(begin, end), [=, device = device_, packed = out->get()] {
-        return ReadRows(*matrix, begin, end, block, [&](const TensorView& view, int64_t first) {
-          return device->ops().PackRows(view, at + first, *packed);
-        });
+        return PackPart(device->ops(), *matrix, begin, end, at, *packed);
       });
     }
     at += matrix->rows();
@@ -177,8 +220,7 @@ absl::Status LoadPlan::AddMatrix(const std::vector<Part>& parts, int64_t cols, W
 }
 
 // A stack whose parts share blocks of the device's layout: put together first.
-absl::Status LoadPlan::AddSmallStack(std::vector<std::shared_ptr<const StoredMatrix>> matrices,
-                                     PackedMatrix* packed) {
+absl::Status LoadPlan::AddSmallStack(Matrices matrices, PackedMatrix* packed) {
   std::vector<TensorBytes> reads;
   for (const auto& matrix : matrices) {
     const std::vector<TensorBytes> bytes = matrix->BytesOf(0, matrix->rows());
@@ -233,7 +275,8 @@ absl::Status LoadPlan::AddLayer(int index, LayerWeights* layer) {
 
 absl::Status LoadPlan::AddModel(Weights* weights) {
   const Part embedding{"model.embed_tokens", config_.vocab};
-  ALUDEL_RETURN_IF_ERROR(AddMatrix({embedding}, config_.hidden, FormatOf(compute_), &weights->embedding));
+  ALUDEL_ASSIGN_OR_RETURN(Matrices table, OpenAll({embedding}, config_.hidden));
+  ALUDEL_RETURN_IF_ERROR(AddMatrices(std::move(table), FormatOf(compute_), &weights->embedding));
   weights->layers.resize(config_.layers);
   for (int i = 0; i < config_.layers; ++i) ALUDEL_RETURN_IF_ERROR(AddLayer(i, &weights->layers[i]));
   ALUDEL_RETURN_IF_ERROR(AddVector({{"model.norm.weight", config_.hidden}}, &weights->final_norm));
@@ -266,7 +309,7 @@ absl::Status LoadPlan::CheckStrays() const {
 
 absl::StatusOr<std::unique_ptr<Weights>> Weights::Load(Device* device, const ModelFiles& files,
                                                        const ModelConfig& config, DType compute,
-                                                       WeightFormat format, Stream stream,
+                                                       std::optional<WeightFormat> format, Stream stream,
                                                        const StreamOptions& options,
                                                        const LoadProgress& progress) {
   auto weights = std::make_unique<Weights>();
@@ -275,6 +318,8 @@ absl::StatusOr<std::unique_ptr<Weights>> Weights::Load(Device* device, const Mod
   ALUDEL_ASSIGN_OR_RETURN(StreamedFiles streamed, StreamWeights(files, plan.TakeTasks(), options, progress));
   weights->hash = std::move(streamed.hash);
   weights->past_cache = streamed.past_cache;
+  weights->kept_fp8 = plan.kept_fp8();
+  weights->dequantized_fp8 = plan.dequantized_fp8();
   return weights;
 }
 

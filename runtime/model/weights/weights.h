@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,10 @@ struct LayerWeights {
 
 // A checkpoint on its device, every tensor checked against the config before any of it is read.
 struct Weights {
-  std::string hash;                         // of the model, see weight_stream.h
-  bool past_cache = false;                  // see StreamedFiles
+  std::string hash;         // of the model, see weight_stream.h
+  bool past_cache = false;  // see StreamedFiles
+  int kept_fp8 = 0;         // matrices, and stacks of them, that no format was asked of and that stay FP8
+  int dequantized_fp8 = 0;  // those that would, but for scales by block or an adapter
   std::unique_ptr<PackedMatrix> embedding;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
   Buffer final_norm;                       // f32 [hidden]
@@ -41,11 +44,13 @@ struct Weights {
   const PackedMatrix& head() const { return own_head == nullptr ? *embedding : *own_head; }
 
   // The embedding is kept as `compute`, matrices that are multiplied in `format`: a tied one is kept once
-  // where these are the same. Errors name the file, the tensor, what was found and what the config makes
-  // us expect.
+  // where these are the same. Without a format they are kept as `compute`, too, but for those that the checkpoint
+  // stores in FP8 with a scale for each row or for all, on a device that keeps FP8, where `compute` is bf16 and the
+  // checkpoint is made for inputs in FP8. Errors name the file, the tensor, what was found and what the config
+  // makes us expect.
   static absl::StatusOr<std::unique_ptr<Weights>> Load(Device* device, const ModelFiles& files,
                                                        const ModelConfig& config, DType compute,
-                                                       WeightFormat format, Stream stream,
+                                                       std::optional<WeightFormat> format, Stream stream,
                                                        const StreamOptions& options,
                                                        const LoadProgress& progress);
 };

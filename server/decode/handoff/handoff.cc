@@ -234,11 +234,14 @@ void Handoff::OnRunEvent(int attempt, size_t target, const v1::RunEvent& event) 
                                     computed.prefill_tokens_per_second());
   // First: a session that finds the account there delivers the trace.
   if (trace_ != nullptr && account_.report().attempts == attempt) trace_->Producer(computed);
+  const auto of_prompt = [this](uint64_t tokens) {
+    return static_cast<int64_t>(std::min<uint64_t>(tokens, spec_.prompt.size()));
+  };
   account_.Computed(attempt,
                     {.queue = computed.queue_seconds(),
                      .prefill = computed.prefill_seconds(),
                      .encode = computed.encode_seconds()},
-                    static_cast<int64_t>(std::min<uint64_t>(computed.cached_tokens(), spec_.prompt.size())));
+                    of_prompt(computed.cached_tokens()), of_prompt(computed.stored_tokens()));
 }
 
 void Handoff::WhenAccounted(std::function<void(const Handoff&, const Report&)> then) {

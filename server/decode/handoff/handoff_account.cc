@@ -13,12 +13,13 @@ int HandoffAccount::BeginAttempt(bool asks_server) {
   absl::MutexLock lock(&mutex_);
   // What a server that failed has said is not of this attempt.
   report_.producer.reset();
-  report_.cached_tokens = 0;
+  report_.cached_tokens = report_.stored_tokens = 0;
   report_.asked_server |= asks_server;
   return ++report_.attempts;
 }
 
-bool HandoffAccount::Computed(int attempt, const ProducerSeconds& producer, int64_t cached_tokens) {
+bool HandoffAccount::Computed(int attempt, const ProducerSeconds& producer, int64_t cached_tokens,
+                              int64_t stored_tokens) {
   Listener then;
   HandoffReport report;
   {
@@ -26,6 +27,7 @@ bool HandoffAccount::Computed(int attempt, const ProducerSeconds& producer, int6
     if (report_.attempts != attempt) return false;
     report_.producer = producer;
     report_.cached_tokens = cached_tokens;
+    report_.stored_tokens = stored_tokens;
     then = std::exchange(when_computed_, nullptr);
     report = report_;
   }

@@ -17,9 +17,10 @@ class HandoffAccount {
   void Begin(absl::Time now);
   // The number of the next attempt, from 1. It asks a prefill server, or this server's own store.
   int BeginAttempt(bool asks_server = true);
-  // The prefill server's own times, and how many tokens it had from before. False, and not noted, where that attempt is
-  // not the last.
-  bool Computed(int attempt, const ProducerSeconds& producer, int64_t cached_tokens = 0);
+  // The prefill server's own times, and how many tokens it had from before (HandoffReport). False, and not noted, where that
+  // attempt is not the last.
+  bool Computed(int attempt, const ProducerSeconds& producer, int64_t cached_tokens = 0,
+                int64_t stored_tokens = 0);
   void Closed(const TicketUsage& usage, absl::Time now);
   // Calls `then` once with the prefill server's own times, which may come after the last frame: at once, in a later
   // Computed(), or never.

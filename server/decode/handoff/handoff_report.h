@@ -21,7 +21,8 @@ struct TicketUsage {
 struct HandoffReport {
   TicketUsage usage;  // of the last ticket when it was closed
   std::optional<ProducerSeconds> producer;
-  int64_t cached_tokens = 0;  // of the prompt, that the prefill server had from before; with `producer`
+  int64_t cached_tokens = 0;  // of the prompt, that the prefill server computed nothing for; with `producer`
+  int64_t stored_tokens = 0;  // of the prompt, whose codes it had stored; likewise
   absl::Time begin = absl::InfiniteFuture();  // MonotonicNow(); of the first attempt
   absl::Time end = absl::InfiniteFuture();
   int attempts = 0;

@@ -101,6 +101,22 @@ bool CostModel::local_busy() const {
   return local_prompts_ > 0;
 }
 
+void CostModel::Arrive(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  arrivals_.Arrive(now);
+}
+
+double CostModel::ArrivalsPerSecond(absl::Time now) const {
+  absl::MutexLock lock(&mutex_);
+  return arrivals_.PerSecond(now);
+}
+
+double CostModel::ConsumerSeconds(const std::string& format, int64_t tokens) const {
+  absl::MutexLock lock(&mutex_);
+  const auto known = formats_.find(format);
+  return known == formats_.end() ? 0 : known->second.consumer.At(static_cast<double>(tokens)).value_or(0);
+}
+
 const LinkEstimate& CostModel::RateOf(const Link& link) const {
   const auto site = sites_.find(link.site);
   return site == sites_.end() ? link.rate : site->second;
@@ -139,7 +155,8 @@ std::optional<double> CostModel::PredictRemote(const Target& target, const std::
   const auto tokens = static_cast<int64_t>(prompt.size());
   const int64_t cached = stored ? std::min(*stored, tokens) : CachedTokens(target.name, format, salt, prompt);
   const Parts parts = PartsOf(link->second, known->second, tokens, cached);
-  return queue + parts.With(RestOf(link->second, format, cached == tokens, tokens));
+  const double step_wait = local_prompts_ > 0 ? wait_beside_local_.seconds : wait_alone_.seconds;
+  return queue + parts.With(RestOf(link->second, format, cached == tokens, tokens)) + step_wait;
 }
 
 std::optional<double> CostModel::PredictStored(const std::string& format, int64_t tokens) const {
@@ -198,20 +215,22 @@ void CostModel::ObserveRemote(const Target& target, const std::string& format,
   const int64_t spared = link.caches ? cached : 0;
   const Parts parts = PartsOf(link, known, tokens, spared);
   link.rest[{format, spared == tokens}].Add(static_cast<double>(tokens),
-                                            stages.ttft - stages.queue - parts.Sum());
+                                            stages.ttft - stages.queue - arrival.step_wait - parts.Sum());
+  StepWaitOf(arrival.beside_local).Add(arrival.step_wait);
   link.seen = true;
   chosen_[Key(target.name, format)].overtaken = 0;
 }
 
 void CostModel::ObserveOvertaken(const Target& target, const std::string& format,
                                  absl::Span<const int32_t> prompt, absl::string_view salt, absl::Time begin,
-                                 absl::Time now) {
+                                 absl::Time now, bool beside_local) {
   absl::MutexLock lock(&mutex_);
   if (!Knows(target.name)) return;
   Choice& choice = chosen_[Key(target.name, format)];
   if (begin <= choice.overtaken_at) return;
   choice.overtaken_at = now;
   choice.overtaken = std::min(choice.overtaken + 1, kMaxDoublings);
+  choice.waited = absl::ToDoubleSeconds(now - begin);
   const auto link = links_.find(target.name);
   const auto known = formats_.find(format);
   if (link == links_.end() || known == formats_.end()) return;
@@ -219,11 +238,12 @@ void CostModel::ObserveOvertaken(const Target& target, const std::string& format
   const int64_t cached = CachedTokens(target.name, format, salt, prompt);
   const Parts parts = PartsOf(link->second, known->second, tokens, cached);
   CostFit& rest = link->second.rest[{format, cached == tokens}];
-  const double expected = parts.With(RestOf(link->second, format, cached == tokens, tokens));
+  const double step_wait = StepWaitOf(beside_local).seconds;
+  const double expected = parts.With(RestOf(link->second, format, cached == tokens, tokens)) + step_wait;
   // How long it would have taken is not known: as long as it was waited for, at least. That may be less than
   // what is expected, and says nothing then.
   const double waited = std::min(absl::ToDoubleSeconds(now - begin), kSurprise * expected);
-  if (waited > expected) rest.Add(static_cast<double>(tokens), waited - parts.Sum());
+  if (waited > expected) rest.Add(static_cast<double>(tokens), waited - step_wait - parts.Sum());
 }
 
 void CostModel::SetTargets(std::set<std::string> targets) {
@@ -251,7 +271,16 @@ bool CostModel::Knows(const std::string& target) const {
 
 void CostModel::Chosen(const std::string& target, const std::string& format, absl::Time now) {
   absl::MutexLock lock(&mutex_);
-  if (Knows(target)) chosen_[Key(target, format)].at = now;
+  if (!Knows(target)) return;
+  Choice& choice = chosen_[Key(target, format)];
+  choice.at = now;
+  choice.waited.reset();
+}
+
+std::optional<double> CostModel::Waited(const std::string& target, const std::string& format) const {
+  absl::MutexLock lock(&mutex_);
+  const auto chosen = chosen_.find(Key(target, format));
+  return chosen == chosen_.end() ? std::nullopt : chosen->second.waited;
 }
 
 bool CostModel::IsStale(const std::string& target, const std::string& format, absl::Time now) const {

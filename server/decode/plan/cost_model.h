@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "server/decode/plan/arrival_rate.h"
 #include "server/decode/plan/cost_fit.h"
 #include "server/decode/plan/link_estimate.h"
 #include "server/decode/stages.h"
@@ -28,6 +29,9 @@ struct Arrival {
   uint64_t first_bytes = 0;  // of the first one received
   double seconds = 0;        // from the first to the last
   bool stored = true;        // the server keeps what it sent
+  // What had come waited so long for this server's steps, which computed other prompts.
+  double step_wait = 0;
+  bool beside_local = false;  // prompts were prefilled here when it was planned
 };
 
 // What the time to the first token is made of, learned from the requests that were served: seconds of prefill
@@ -51,13 +55,17 @@ class CostModel {
     std::string site;              // whose servers share a link; "": it has one of its own
   };
   // The handoff of `prompt` from `target` in `format`: the longer of producing and sending, what this
-  // server does itself, and what earlier ones took beside or saved of that. Nothing until that format came
+  // server does itself, what earlier ones took beside or saved of that, and where prompts are prefilled here, for how long
+  // earlier ones waited for such steps. Nothing until that format came
   // from any server and anything came from that server. `salt`: what the server had to send for another salt
   // it does not have for this one. `stored`: tokens of the prompt that it says it has; nothing: what it was asked for
   // before counts.
   std::optional<double> PredictRemote(const Target& target, const std::string& format,
                                       absl::Span<const int32_t> prompt, absl::string_view salt,
                                       std::optional<int64_t> stored = std::nullopt) const;
+
+  // What this server does itself for a handoff of so many tokens; 0: not known.
+  double ConsumerSeconds(const std::string& format, int64_t tokens) const;
 
   // Of the first `tokens` of a prompt from this server's own store, in that format: as long as it took before, or at first
   // what this server does itself for frames of any server. Nothing until either was seen.
@@ -73,9 +81,10 @@ class CostModel {
   void ObserveStored(const std::string& format, int64_t tokens, double seconds);
 
   // This handoff, begun at `begin`, was ended at `now` for what was sooner: local prefill beside it, or another
-  // server. Of handoffs that ran at the same time one counts: what made one late made all of them late.
+  // server. Of handoffs that ran at the same time one counts: what made one late made all of them late. `beside_local` as in
+  // Arrival.
   void ObserveOvertaken(const Target& target, const std::string& format, absl::Span<const int32_t> prompt,
-                        absl::string_view salt, absl::Time begin, absl::Time now);
+                        absl::string_view salt, absl::Time begin, absl::Time now, bool beside_local = false);
 
   // These are the prefill servers from now on: nothing is known, or learned from runs that still end, of others. Until
   // then of all.
@@ -92,10 +101,17 @@ class CostModel {
   void EndLocal(int64_t tokens);
   bool local_busy() const;
 
+  // A request is planned, in whatever way.
+  void Arrive(absl::Time now);
+  // How many are, lately.
+  double ArrivalsPerSecond(absl::Time now) const;
+
   // This plan (no target: local prefill, or with a format this server's own store) was chosen at `now`. What is not chosen is not measured: after kStale its
   // figures are old. Twice as long each time that it was overtaken since it was last complete, up to kMaxDoublings.
   void Chosen(const std::string& target, const std::string& format, absl::Time now);
   bool IsStale(const std::string& target, const std::string& format, absl::Time now) const;
+  // How long the last handoff that was chosen was waited for, if it was overtaken.
+  std::optional<double> Waited(const std::string& target, const std::string& format) const;
 
   // Of a handoff of so many tokens, all frames together; 0: not known.
   double BytesPerToken(const std::string& format, int64_t tokens) const;
@@ -123,10 +139,27 @@ class CostModel {
     bool seen = false;
   };
 
+  // The mean of the latest ones, of handoffs that were planned beside local prefill or not. Kept apart from Link::rest: most
+  // handoffs are chosen because prompts are waiting here, and what these wait for is nothing that others must expect.
+  struct StepWait {
+    double seconds = 0;
+    bool seen = false;
+
+    void Add(double observed) {
+      seconds = seen ? seconds + kLatest * (observed - seconds) : observed;
+      seen = true;
+    }
+    static constexpr double kLatest = 0.1;
+  };
+  StepWait& StepWaitOf(bool beside_local) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return beside_local ? wait_beside_local_ : wait_alone_;
+  }
+
   struct Choice {
     absl::Time at = absl::InfinitePast();  // the last one
     int overtaken = 0;                     // since it was last complete
     absl::Time overtaken_at = absl::InfinitePast();
+    std::optional<double> waited;  // seconds, of the last one, if it was
   };
 
   // Tokens at the prompt's start that `target` was asked for before, in that format and for that salt: it has
@@ -161,8 +194,10 @@ class CostModel {
 
   mutable absl::Mutex mutex_;
   CostFit local_ ABSL_GUARDED_BY(mutex_);
-  int64_t local_prompts_ ABSL_GUARDED_BY(mutex_) = 0;                     // being prefilled here
-  int64_t local_tokens_ ABSL_GUARDED_BY(mutex_) = 0;                      // of all of them
+  int64_t local_prompts_ ABSL_GUARDED_BY(mutex_) = 0;  // being prefilled here
+  int64_t local_tokens_ ABSL_GUARDED_BY(mutex_) = 0;   // of all of them
+  StepWait wait_beside_local_ ABSL_GUARDED_BY(mutex_), wait_alone_ ABSL_GUARDED_BY(mutex_);
+  ArrivalRate arrivals_ ABSL_GUARDED_BY(mutex_);
   std::optional<std::set<std::string>> targets_ ABSL_GUARDED_BY(mutex_);  // nothing: all there may be
   std::map<std::string, Format> formats_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, CostFit> stored_ ABSL_GUARDED_BY(mutex_);  // seconds by tokens, by format

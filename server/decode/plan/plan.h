@@ -96,8 +96,7 @@ struct Plan {
   int64_t cached_tokens = 0;       // of the prompt, that a plan without handoff finds in this server's cache
   PlanReason reason = PlanReason::kFastest;
   std::optional<double> predicted_ttft;  // seconds, where something is known
-  double link_price =
-      0;  // seconds by which a remote one must be the sooner, for what it takes of a limited link
+  double price = 0;                      // Prediction::price
   double try_seconds = 0;  // of one that explores: by how much it is expected after the best plan
   // Of a plan that explores: after so many seconds the prompt is also prefilled here; after so many the handoff
   // goes to another target instead.

@@ -126,21 +126,24 @@ std::vector<Plan> Candidates(const PlannerOptions& options, absl::Span<const std
 constexpr double kSoonerShare = 0.07;
 constexpr double kSoonerSeconds = 0.001;
 
-// Of what a prompt takes to compute here, how much its handoff must save with a link that is used up. Twice as much and
-// half of it served simulated days later (tests/bench/RESULTS.md).
-constexpr double kLinkPrice = 2;
+// Of what a prompt takes to compute here, how much its handoff must save with a link that is used up, what it spares others
+// counted (CrowdPrice): less of it served simulated days later (tests/bench/RESULTS.md).
+constexpr double kLinkPrice = 3;
 
 // What trying a plan may cost the request that tries it, in times of its best plan.
 constexpr double kTryWithin = 2;
+// A plan that was given up before it was measured is tried again where it may take so many times as long. A short prompt is
+// computed here before any handoff could come, which tells nothing of long ones.
+constexpr double kLongerTry = 2;
 
-// The soonest of `candidates` and local prefill, which is expected to take `own` seconds.
-Plan Soonest(const std::vector<Plan>& candidates, double own) {
+// The soonest of `candidates` and local prefill, which is expected to take `own` seconds and costs others `own_price`.
+Plan Soonest(const std::vector<Plan>& candidates, double own, double own_price) {
   Plan best = Local(PlanReason::kFastest);
   best.predicted_ttft = own;
-  double to_beat = own - std::max(kSoonerShare * own, kSoonerSeconds);
+  double to_beat = own + own_price - std::max(kSoonerShare * own, kSoonerSeconds);
   for (const Plan& plan : candidates) {
-    if (!plan.predicted_ttft || *plan.predicted_ttft + plan.link_price >= to_beat) continue;
-    to_beat = *plan.predicted_ttft + plan.link_price;
+    if (!plan.predicted_ttft || *plan.predicted_ttft + plan.price >= to_beat) continue;
+    to_beat = *plan.predicted_ttft + plan.price;
     best = plan;
   }
   return best;
@@ -190,20 +193,26 @@ PlanReason WhyLocal(absl::Span<const PlanTarget> targets, bool limited) {
   return any_ready ? PlanReason::kNoFormat : PlanReason::kNoTarget;
 }
 
+bool MayTry(const Prediction& prediction, double within) {
+  const bool longer = !prediction.ttft && prediction.waited && within >= kLongerTry * *prediction.waited;
+  return prediction.stale || longer;
+}
+
 Plan Fastest(std::vector<Plan> candidates, bool hedged, double try_seconds, const Predict& predict) {
   const Prediction local = predict(std::nullopt, "");
   if (!local.ttft) return Local(PlanReason::kExplore);
-  std::vector<Plan> stale;
+  std::vector<Prediction> predictions;
   for (Plan& plan : candidates) {
-    const Prediction prediction = predict(plan.target, plan.format);
+    const Prediction& prediction = predictions.emplace_back(predict(plan.target, plan.format));
     plan.predicted_ttft = prediction.ttft;
-    plan.link_price = prediction.link_price;
+    plan.price = prediction.price;
     plan.reason = PlanReason::kFastest;
-    if (prediction.stale) stale.push_back(plan);
   }
-  Plan best = Soonest(candidates, *local.ttft);
+  Plan best = Soonest(candidates, *local.ttft, local.price);
   const double within = kTryWithin * *best.predicted_ttft;
-  for (Plan& plan : stale) {
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    Plan plan = candidates[i];
+    if (!MayTry(predictions[i], within)) continue;
     if (plan.target == best.target && plan.format == best.format) continue;
     plan.try_seconds = TryCost(*best.predicted_ttft, plan.predicted_ttft);
     if (plan.predicted_ttft && plan.try_seconds > try_seconds) continue;
@@ -227,6 +236,10 @@ Plan Fastest(std::vector<Plan> candidates, bool hedged, double try_seconds, cons
 
 double LinkPrice(double link_used, double local_seconds) {
   return kLinkPrice * std::clamp(link_used, 0.0, 1.0) * std::max(0.0, local_seconds);
+}
+
+double CrowdPrice(double arrivals, double wait, double seconds) {
+  return seconds * std::min(1.0, arrivals * (wait + seconds / 2));
 }
 
 size_t ChooseSet(absl::Span<const std::vector<FormatOffer>> sets, absl::Span<const PlanTarget> targets) {

@@ -65,7 +65,8 @@ void NarrowTo(absl::Span<const FormatOffer> set, std::vector<PlanTarget>* target
 struct Prediction {
   std::optional<double> ttft;  // seconds to the first token; nothing where it was never measured
   bool stale = false;          // not chosen for long, so that it may be tried
-  double link_price = 0;       // LinkPrice, of a handoff
+  double price = 0;            // seconds that it costs others: LinkPrice, CrowdPrice
+  std::optional<double> waited = std::nullopt;  // seconds after which the last one was given up, if it was
 };
 
 // Of local prefill (no target), or of a handoff, from a target or kOwnStore.
@@ -75,6 +76,12 @@ using Predict = std::function<Prediction(std::optional<size_t> target, const std
 // `local_seconds` are what it would take to compute it here alone. With a link that is nearly used up, what little a handoff saves
 // is better saved by one that comes later.
 double LinkPrice(double link_used, double local_seconds);
+
+// By how many seconds those are later whose prompts come while this server computes what waits here, `wait` seconds, and then
+// `seconds` for one more: `arrivals` a second, each later by `seconds` while something stands before it, by half of that on
+// average afterwards. A long prompt that is a little sooner here makes many short ones later. At most `seconds`: where
+// more come than can be served, they would only wait elsewhere (tests/bench/RESULTS.md).
+double CrowdPrice(double arrivals, double wait, double seconds);
 
 // Tokens of the prompt, from its start, that this server's own store can hand over in a format. Asked for formats that
 // qualify alone: a look-up takes time.
@@ -86,10 +93,12 @@ using StoredHere = std::function<int64_t(const std::string& format)>;
 // does. Never a format that
 // loses more than the fidelity allows. Of the first format in `formats` that a ready target shares, the target with the
 // least work waiting; of equals the one that comes first. Under options.by_prediction the plan that `predict` expects
-// soonest, with its link's price, or a stale one that is tried instead. No request pays for that with more than twice what its best plan is
-// expected to take: what is tried is expected within that, or is replaced early enough (Plan::hedge_after, Plan::move;
-// the latter with the patience that any handoff has); nor, for what was measured before, with more than request.try_seconds. Without options.hedged nothing is replaced: plans that were never
-// measured are tried regardless, and those expected later are not.
+// soonest, what it costs others added, or a stale one that is tried instead. No request pays for that with more than twice what its
+// best plan is expected to take: what is tried is expected within that, or is replaced early enough (Plan::hedge_after,
+// Plan::move; the latter with the patience that any handoff has); nor, for what was measured before, with more than
+// request.try_seconds. What was given up before anything was known of it says nothing of requests that may wait twice as long:
+// they try it at once. Without options.hedged nothing is replaced: plans that were never measured are tried regardless, and those
+// expected later are not.
 //
 // What the server's own store has needs no other server: in a format that qualifies, and where all but less than
 // options.min_remote_tokens of what would be handed over is there, it goes before every target that has this format or a

@@ -233,9 +233,7 @@ DecodeTargets::Picked DecodeTargets::Pick(const Wanted& wanted) const {
   const MembersPtr members = MembersOf(wanted.model);
   ModelFleet& fleet = *pool->second.fleet;
   std::optional<double> max_ttft;
-  if (wanted.time_left && pool->second.max_ttft < absl::InfiniteDuration()) {
-    max_ttft = absl::ToDoubleSeconds(pool->second.max_ttft);
-  }
+  if (wanted.time_left) max_ttft = absl::ToDoubleSeconds(pool->second.max_ttft);
   const auto pick = [&](absl::Span<DecodeTarget* const> among) {
     return fleet.Pick(
         wanted.keys,

@@ -37,8 +37,8 @@ grpc::Status TooLate(absl::Duration late) {
   const double seconds = std::clamp(std::ceil(absl::ToDoubleSeconds(late)), 1.0, kMaxRetryAfterSeconds);
   return {grpc::StatusCode::RESOURCE_EXHAUSTED,
           absl::StrFormat(
-              "overloaded: the first token is predicted %.1f s later than this model's max_ttft_ms, or the "
-              "request's deadline, allows",
+              "overloaded: the first token is predicted %.1f s later than the request's deadline, or this "
+              "model's max_ttft_ms, allows",
               absl::ToDoubleSeconds(late)),
           absl::StrCat(static_cast<int>(seconds))};
 }

@@ -22,7 +22,7 @@ StoreMetrics::StoreMetrics(Metrics* metrics)
                                       "and those lost to reads that took longer than computing.")),
       placement_gap_(metrics->Gauge(
           "aludel_store_placement_gap",
-          "Share of what memory is worth that its placement may fall short of the best one by, at most.")),
+          "Share of what memory is worth that its last demotions took beyond their mark: an estimate.")),
       bytes_(metrics->Gauge("aludel_store_bytes", "Bytes of stored chunks, by tier.")),
       entries_(metrics->Gauge("aludel_store_entries", "Stored chunks, by tier.")),
       open_(metrics->Gauge("aludel_store_open", "1 for a tier that is in use, 0 for one that is not.")),

@@ -74,11 +74,21 @@ class Sass(unittest.TestCase):
 
     def test_decode_products_read_weights_16_bytes_at_once_and_call_nothing(self) -> None:
         for name, kernel in {**like(r"Bf16Product<\d>"), **like(r"ScaledProduct<.*>"), **like(r"NormQkv<.*>"),
-                             **like(r"NormGateUp")}.items():
+                             **like(r"NormGateUp"), **like(r"Fp8Product<\d>")}.items():
             # A norm's root and quotients are called where they are not ordinary numbers.
             self.assertLessEqual(kernel.count("CALL"), 3 if name.startswith("Norm") else 0, name)
             wide = sum(bits == 128 for bits in kernel.widths("LDG"))
-            self.assertGreaterEqual(wide, 16 if name.startswith("Scaled") else 24 if name.startswith("Bf16") else 22, name)
+            self.assertGreaterEqual(wide, 16 if name.startswith(("Scaled", "Fp8")) else 24 if name.startswith("Bf16") else 22, name)
+
+    def test_rows_become_codes_16_bytes_at_once(self) -> None:
+        """Read twice, eight numbers a thread; eight codes are a store."""
+        for name, kernel in like(r"QuantizeFp8<.*true>").items():
+            self.assertEqual(set(kernel.widths("LDG")), {128}, name)
+            self.assertEqual(set(kernel.widths("STG")), {32, 64}, name)  # a row's scale, and codes
+            self.assertEqual(kernel.in_loops("CALL"), 0, name)
+        for name, kernel in like(r"ScaleFp8<.*true>").items():
+            self.assertEqual(kernel.count("CALL"), 0, name)
+            self.assertEqual(set(kernel.widths("STG")), {128}, name)
 
     def test_batch_products_copy_ahead_and_read_shared_memory_16_bytes_at_once(self) -> None:
         for name, kernel in like(r"BatchProduct<\d>").items():
@@ -111,6 +121,7 @@ class Sass(unittest.TestCase):
     def test_blocks_that_run_at_once_on_an_sm(self) -> None:
         # Threads of a block, and blocks that registers leave room for.
         wanted = {r"Bf16Product<1>": (256, 2), r"Bf16Product<2>": (256, 1), r"ScaledProduct<.*>": (256, 2),
+                  r"Fp8Product<.*>": (256, 2), r"QuantizeFp8<.*>": (256, 6), r"ScaleFp8<.*true>": (256, 4),
                   # Two of them have room for their stages.
                   r"BatchProduct<[24]>": (128, 4), r"BatchProduct<8>": (128, 3),
                   r"NormQkv<.*>": (256, 2), r"NormGateUp": (256, 2),
@@ -132,7 +143,7 @@ class Sass(unittest.TestCase):
 
     def test_what_begins_early_asks_for_weights_and_then_awaits_the_kernel_before_it(self) -> None:
         for name, kernel in {**like(r"Bf16Product<\d>"), **like(r"ScaledProduct<.*>"), **like(r"NormQkv<.*>"), **like(r"NormGateUp"),
-                             **like(r"MmaAttention<.*>")}.items():
+                             **like(r"Fp8Product<\d>"), **like(r"MmaAttention<.*>")}.items():
             names = [one.name for one in kernel.code]
             self.assertEqual((names.count("PREEXIT"), names.count("ACQBULK")), (1, 1), name)
             before = names.index("ACQBULK")

@@ -126,6 +126,33 @@ TEST(Evaluate, MeasuresWhatACacheOfFp8Loses) {
   EXPECT_THAT(ReportMarkdown(*report), HasSubstr("fp8 caches"));
 }
 
+// Of one model with rounded weights, against itself and against what it is without.
+TEST(Evaluate, AnUnroundedOracleShowsWhatRoundingLoses) {
+  EvaluateJob job = DemoJob();
+  job.producer = job.consumer;
+  job.codec = "";
+  job.formats = "raw";
+  job.questions = 4;
+  const auto unrounded = RunJob(job);
+  ASSERT_TRUE(unrounded.ok()) << unrounded.status();
+  for (const WeightFormat format : {WeightFormat::kFp8, WeightFormat::kInt4}) {
+    job.weights = format;
+    job.unrounded_oracle = false;
+    const auto same = RunJob(job);
+    job.unrounded_oracle = true;
+    const auto other = RunJob(job);
+    ASSERT_TRUE(same.ok() && other.ok()) << same.status() << other.status();
+    EXPECT_EQ(same->formats[0].kl, 0) << Name(format);
+    EXPECT_GT(other->formats[0].kl, 1e-5) << Name(format);
+    EXPECT_LT(other->formats[0].kl, 0.1) << Name(format);
+    EXPECT_EQ(other->oracle_f1, unrounded->oracle_f1);
+  }
+  job.codec = "deploy/demo/codec";
+  job.texts = {"README.md"};
+  job.upgrade_after = {16};
+  EXPECT_THAT(std::string(RunJob(job).status().message()), HasSubstr("leave out --unrounded-oracle"));
+}
+
 TEST(Evaluate, SameSeedGivesTheSameNumbers) {
   EvaluateJob job = DemoJob();
   job.questions = 4;

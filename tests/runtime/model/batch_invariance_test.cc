@@ -95,6 +95,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Way{"portable", DType::kF32, DType::kF32, WeightFormat::kF32},
                       Way{"avx2", DType::kBf16, DType::kBf16, WeightFormat::kBf16},
                       Way{"avx2", DType::kBf16, DType::kBf16, WeightFormat::kInt4},
+                      Way{"avx2", DType::kBf16, DType::kBf16, WeightFormat::kFp8},
                       Way{"avx512", DType::kF32, DType::kBf16, WeightFormat::kF32},
                       Way{"avx512_bf16", DType::kBf16, DType::kBf16, WeightFormat::kBf16},
                       Way{"avx2", DType::kBf16, DType::kFp8, WeightFormat::kBf16},

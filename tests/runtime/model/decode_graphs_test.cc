@@ -268,6 +268,7 @@ INSTANTIATE_TEST_SUITE_P(
     Models, DecodeGraphs,
     ::testing::Values(Case{"deploy/demo/chat", DType::kBf16, {}}, Case{"deploy/demo/chat", DType::kF32, {}},
                       Case{"deploy/demo/chat", DType::kBf16, WeightFormat::kInt8},
+                      Case{"deploy/demo/chat", DType::kBf16, WeightFormat::kFp8},
                       Case{"tests/runtime/model/golden/tiny/mistral_sliding", DType::kBf16, {}},
                       Case{"tests/runtime/model/golden/tiny/qwen3_qk_norm", DType::kBf16, {}},
                       Case{"tests/runtime/model/golden/tiny/qwen2_bias", DType::kBf16, {}}));

@@ -286,6 +286,16 @@ TEST(ModelConfig, ReadsFp8OfCompressedTensors) {
   };
   EXPECT_EQ(read(Compressed()).method, QuantizationMethod::kFp8);
   EXPECT_EQ(read(Compressed()).block_rows, 0);
+  EXPECT_TRUE(read(Compressed()).fp8_inputs);
+  for (const json& inputs :
+       {json(nullptr), json{{"num_bits", 8}, {"type", "int"}}, json{{"num_bits", 16}, {"type", "float"}}}) {
+    json of_weights = Compressed();
+    of_weights["config_groups"]["group_0"]["input_activations"] = inputs;
+    EXPECT_FALSE(read(of_weights).fp8_inputs) << inputs;
+    // One group of two that is not.
+    of_weights["config_groups"]["group_1"] = Compressed()["config_groups"]["group_0"];
+    EXPECT_FALSE(read(of_weights).fp8_inputs) << inputs;
+  }
   json block = Compressed();
   json& weights = block["config_groups"]["group_0"]["weights"];
   weights["strategy"] = "block";
@@ -331,6 +341,7 @@ TEST(ModelConfig, ReadsFp8OfModelOptInEitherFile) {
   json in_config =
       With(Llama(), "quantization_config", {{"quant_method", "modelopt"}, {"quant_algo", "FP8"}});
   EXPECT_EQ(Read(in_config).quantization.method, QuantizationMethod::kFp8);
+  EXPECT_TRUE(Read(in_config).quantization.fp8_inputs);
   in_config["quantization_config"]["quant_algo"] = "NVFP4";
   EXPECT_THAT(Error(in_config), HasSubstr("quantization_config.quant_algo is \"NVFP4\", want \"FP8\""));
   TemporaryDirectory directory;

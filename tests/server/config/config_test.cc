@@ -385,7 +385,7 @@ TEST_F(Config, BadValueNamesFileLineFieldFoundAndExpected) {
   EXPECT_THAT(PrefillError("engine { directory: 'm' cores: '0-1' threads: 3 }"),
               HasSubstr("engine.threads: found 3, want at most one for each of the cores"));
   EXPECT_THAT(PrefillError("engine { directory: 'm' weights: 'int3' }"),
-              HasSubstr("engine.weights: found \"int3\", want one of unrounded, int8, int4"));
+              HasSubstr("engine.weights: found \"int3\", want one of unrounded, bf16, fp8, int8, int4"));
   EXPECT_THAT(PrefillError("engine {\n  directory: 'm'\n  compute_dtype: 'int3' }"),
               HasSubstr(":3: engine.compute_dtype: found \"int3\", want one of bf16, f32"));
   EXPECT_THAT(DecodeError("engine { directory: 'm' kv_dtype: 'fp16' }"),

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "aludel/v1/load.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -302,6 +303,27 @@ TEST_F(LoadReportsTest, ARequestThatWouldBeLateEverywhereIsRefusedBeforeItIsSent
               HasSubstr("aludel_wait_refusals_total{model=\"chat\",reason=\"ttft\"} 1\n"));
   report(0);
   EXPECT_EQ(Ask("hello"), 200);
+}
+
+TEST_F(LoadReportsTest, ARequestThatWouldMissItsDeadlineEverywhereIsRefusedBeforeItIsSent) {
+  Start();
+  for (Server* server : {&a_, &b_}) {
+    server->load.Set([](v1::LoadReport* report) {
+      report->set_waiting_seconds(60);
+      report->set_prefill_seconds_per_token(1e-3);
+    });
+    server->load.AwaitAsked();
+  }
+  const auto ask = [this](int timeout_ms) {
+    return Send(
+        "POST", "/v1/completions",
+        absl::StrFormat(R"({"model": "chat", "prompt": "hello", "aludel": {"timeout_ms": %d}})", timeout_ms));
+  };
+  const auto refused = ask(20'000);
+  EXPECT_EQ(refused.status, 429) << refused.body;
+  EXPECT_THAT(refused.body, HasSubstr("deadline"));
+  EXPECT_EQ(a_.decode.calls() + b_.decode.calls(), 0);
+  EXPECT_EQ(ask(600'000).status, 200) << "it has time to wait, and the model has no max_ttft_ms";
 }
 
 TEST_F(LoadReportsTest, ARequestThatServersHaveSentBackIsInTimeAtAnother) {

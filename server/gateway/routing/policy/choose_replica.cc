@@ -18,8 +18,7 @@ inline double PrefillSeconds(const ReplicaView& view, int64_t prompt_tokens) {
 // Its TTFT, and its prefill once more, because what is queued after it waits for that. By TTFT alone a conversation leaves
 // its cache for a queue that is a little shorter; at capacity the work of computing it again makes all queues longer.
 double Cost(const ReplicaView& view, int64_t prompt_tokens) {
-  const double seconds =
-      (view.wait_seconds + view.transfer_seconds + 2 * PrefillSeconds(view, prompt_tokens)) / view.weight;
+  const double seconds = (view.wait_seconds + 2 * PrefillSeconds(view, prompt_tokens)) / view.weight;
   return seconds >= 0 ? seconds : std::numeric_limits<double>::infinity();
 }
 
@@ -142,8 +141,7 @@ const char* Name(RoutingReason reason) {
 }
 
 double PredictTtft(const ReplicaView& view, int64_t prompt_tokens) {
-  const double seconds =
-      (view.wait_seconds + view.transfer_seconds + PrefillSeconds(view, prompt_tokens)) / view.weight;
+  const double seconds = (view.wait_seconds + PrefillSeconds(view, prompt_tokens)) / view.weight;
   return seconds >= 0 ? seconds : std::numeric_limits<double>::infinity();
 }
 

@@ -54,12 +54,11 @@ struct ReplicaView {
   };
   uint64_t id = 0;  // RendezvousId
   Standing standing = Standing::kReady;
-  double weight = 1;            // in (0, 1]: less for one that is new
-  double wait_seconds = 0;      // before a request that comes now is computed
-  double transfer_seconds = 0;  // from its prefill server, beyond computing
-  int64_t cached_tokens = 0;    // of this request's prompt
-  int pending = 0;              // requests
-  bool keeps_prefixes = true;   // false: nothing lives there as long as others keep prefixes
+  double weight = 1;           // in (0, 1]: less for one that is new
+  double wait_seconds = 0;     // before a request that comes now is computed
+  int64_t cached_tokens = 0;   // of this request's prompt
+  int pending = 0;             // requests
+  bool keeps_prefixes = true;  // false: nothing lives there as long as others keep prefixes
   PrefillCosts costs;
 };
 

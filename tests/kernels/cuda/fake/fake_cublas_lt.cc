@@ -5,10 +5,11 @@
 #include <vector>
 
 #include "kernels/cuda/gemm/cublas_lt_loader.h"
+#include "kernels/e4m3.h"
 #include "kernels/tensor.h"
 #include "tests/kernels/cuda/fake/fake_world.h"
 
-// The calls of gemm.cc. Descriptors hold what they were given; a product is a loop over float sums.
+// The calls of gemm.cc and fp8_plans.cc. Descriptors hold what they were given; a product is a loop over float sums.
 namespace aludel::cuda::fake {
 namespace {
 
@@ -16,6 +17,8 @@ struct Operation {
   cublasOperation_t transposed_w;
   cublasLtEpilogue_t epilogue;
   const float* bias;
+  const float *scale_w, *scale_a;  // by what of the result, their modes say
+  int32_t mode_w, mode_a;
 };
 struct Layout {
   cudaDataType type;
@@ -47,7 +50,42 @@ T Get(const void* opaque) {
   return value;
 }
 
-size_t SizeOf(cudaDataType type) { return type == CUDA_R_32F ? sizeof(float) : sizeof(Bf16); }
+size_t SizeOf(cudaDataType type) {
+  return type == CUDA_R_32F ? sizeof(float) : type == CUDA_R_8F_E4M3 ? 1 : sizeof(Bf16);
+}
+
+float Element(const void* data, cudaDataType type, uint64_t at) {
+  if (type == CUDA_R_32F) return static_cast<const float*>(data)[at];
+  if (type == CUDA_R_8F_E4M3) return FromE4m3(static_cast<const uint8_t*>(data)[at]);
+  return ToFloat(static_cast<const Bf16*>(data)[at]);
+}
+
+// Scales by row and column of the result.
+bool HasVectors(const Operation& operation) {
+  return operation.mode_w == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+}
+
+// What the library says of E4M3 factors: W transposed and nothing else; rows of all matrices whole pieces of 16 bytes; a
+// capability of 8.9, and of 9.0 and no other for scales by row and column, of both factors.
+bool TakesFp8(const Operation& operation, const Layout& w, const Layout& a, const Layout& out,
+              const Preference& aligned) {
+  constexpr uint64_t kPiece = 16;
+  const auto whole = [](uint64_t elements, const Layout& of) {
+    return elements * SizeOf(of.type) % kPiece == 0 && of.stride * SizeOf(of.type) % kPiece == 0;
+  };
+  const World& world = TheWorld();
+  const int capability = world.capability_major * 10 + world.capability_minor;
+  if (capability < 89 || w.type != a.type || operation.transposed_w != CUBLAS_OP_T) return false;
+  if (out.type != CUDA_R_32F && out.type != CUDA_R_16BF) return false;
+  if (!whole(w.rows, w) || !whole(a.rows, a) || !whole(out.rows, out)) return false;
+  if (std::min({aligned.alignment_w, aligned.alignment_a, aligned.alignment_out}) < kPiece) return false;
+  if (operation.mode_w != operation.mode_a) return false;
+  if (operation.mode_w == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F) {
+    return operation.scale_w == nullptr && operation.scale_a == nullptr;  // ones, as ours are
+  }
+  return HasVectors(operation) && capability == 90 && operation.scale_w != nullptr &&
+         operation.scale_a != nullptr;
+}
 
 // [cols, rows] with rows side by side, as floats.
 std::vector<float> Floats(const void* data, const Layout& layout) {
@@ -55,8 +93,7 @@ std::vector<float> Floats(const void* data, const Layout& layout) {
   for (uint64_t c = 0; c < layout.cols; ++c) {
     for (uint64_t r = 0; r < layout.rows; ++r) {
       const uint64_t at = c * layout.stride + r;
-      values[c * layout.rows + r] = layout.type == CUDA_R_32F ? static_cast<const float*>(data)[at]
-                                                              : ToFloat(static_cast<const Bf16*>(data)[at]);
+      values[c * layout.rows + r] = Element(data, layout.type, at);
     }
   }
   return values;
@@ -75,7 +112,7 @@ float Dot(const float* a, const float* b, uint64_t count) {
   return sum;
 }
 
-// out^T [out, rows] = W a^T + bias (+ c^T, which is as out^T, or that).
+// out^T [out, rows] = W a^T, scaled, + bias (+ c^T, which is as out^T, or that).
 void Multiply(const Operation& operation, const void* w, const Layout& w_layout, const void* a,
               const Layout& a_layout, const void* c, bool accumulate, void* out, const Layout& out_layout) {
   const std::vector<float> weights = Floats(w, w_layout), inputs = Floats(a, a_layout);
@@ -84,6 +121,7 @@ void Multiply(const Operation& operation, const void* w, const Layout& w_layout,
     for (uint64_t o = 0; o < out_layout.rows; ++o) {
       const uint64_t at = row * out_layout.stride + o;
       float sum = Dot(&weights[o * depth], &inputs[row * depth], depth);
+      if (HasVectors(operation)) sum *= operation.scale_w[o] * operation.scale_a[row];
       if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += operation.bias[o];
       if (out_layout.type == CUDA_R_32F) {
         const float before = accumulate ? static_cast<const float*>(c)[at] : 0.0f;
@@ -123,7 +161,8 @@ const char* cublasLtGetStatusString(cublasStatus_t) { return "an error of the fa
 cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t operation, size_t,
                                                cublasComputeType_t compute, cudaDataType_t scale) {
   if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-  Put(operation, Operation{CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr});
+  Put(operation, Operation{CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, nullptr,
+                           CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F});
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -134,6 +173,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque,
   if (attribute == CUBLASLT_MATMUL_DESC_TRANSA) operation.transposed_w = Get<cublasOperation_t>(value);
   if (attribute == CUBLASLT_MATMUL_DESC_EPILOGUE) operation.epilogue = Get<cublasLtEpilogue_t>(value);
   if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER) operation.bias = Get<const float*>(value);
+  if (attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER) operation.scale_w = Get<const float*>(value);
+  if (attribute == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER) operation.scale_a = Get<const float*>(value);
+  if (attribute == CUBLASLT_MATMUL_DESC_A_SCALE_MODE) operation.mode_w = Get<int32_t>(value);
+  if (attribute == CUBLASLT_MATMUL_DESC_B_SCALE_MODE) operation.mode_a = Get<int32_t>(value);
   Put(opaque, operation);
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -164,7 +207,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t o
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t opaque,
-                                              cublasLtMatrixLayout_t w, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t w, cublasLtMatrixLayout_t a,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t out,
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t results[], int* found) {
@@ -175,6 +218,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS && Get<Layout>(out).type != CUDA_R_32F)
     return CUBLAS_STATUS_NOT_SUPPORTED;
   const auto aligned = Get<Preference>(preference);
+  const bool fp8 = Get<Layout>(w).type == CUDA_R_8F_E4M3 || Get<Layout>(a).type == CUDA_R_8F_E4M3;
+  if (fp8 ? !TakesFp8(operation, Get<Layout>(w), Get<Layout>(a), Get<Layout>(out), aligned)
+          : HasVectors(operation)) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   const uint32_t least = static_cast<uint32_t>(SizeOf(Get<Layout>(w).type)) == 2 ? 16 : 4;
   if (TheWorld().no_heuristic || wanted < 1 || aligned.alignment_w < least || aligned.alignment_a < least) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -220,26 +268,36 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t opaque, con
   check(a, a_layout, "a");
   check(c, out_layout, "c");
   check(out, out_layout, "out");
+  if (w_layout.type == CUDA_R_8F_E4M3 && !TakesFp8(operation, w_layout, a_layout, out_layout, plan))
+    Die("a product of E4M3 matrices that cuBLASLt does not make");
+  if (HasVectors(operation) &&
+      (!IsDeviceRange(operation.scale_w, w_layout.cols * sizeof(float), "scales of W") ||
+       !IsDeviceRange(operation.scale_a, a_layout.cols * sizeof(float), "scales of a"))) {
+    Die("scales of a product are not the device's");
+  }
   const double microseconds = TheWorld().algorithms.at(chosen.place);
   if (microseconds < 0) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (TheWorld().sticky != cudaSuccess || CountLaunch("cublasLtMatmul") != cudaSuccess)
     return CUBLAS_STATUS_EXECUTION_FAILED;
-  Enqueue(stream, {"cublasLtMatmul",
-                   [=] {
-                     const auto bytes = [](const Layout& of) {
-                       return static_cast<int64_t>(of.rows * of.cols * SizeOf(of.type));
-                     };
-                     AddCost("cublasLtMatmul",
-                             {bytes(w_layout) + bytes(a_layout) + bytes(out_layout) * (accumulate ? 2 : 1),
-                              static_cast<int64_t>(2 * w_layout.rows * w_layout.cols * a_layout.cols)});
-                     ++TheWorld().counts.algorithms[chosen.place];
-                     TheWorld().clock_us += microseconds;
-                     if (TheWorld().count_only) return;
-                     // Its scratch holds anything afterwards.
-                     std::memset(workspace, 0xff, 4096);
-                     Multiply(operation, w, w_layout, a, a_layout, c, accumulate, out, out_layout);
-                   },
-                   nullptr, nullptr});
+  Enqueue(stream,
+          {"cublasLtMatmul",
+           [=] {
+             const auto bytes = [](const Layout& of) {
+               return static_cast<int64_t>(of.rows * of.cols * SizeOf(of.type));
+             };
+             const auto scales = static_cast<int64_t>(
+                 HasVectors(operation) ? (w_layout.cols + a_layout.cols) * sizeof(float) : 0);
+             AddCost("cublasLtMatmul",
+                     {bytes(w_layout) + bytes(a_layout) + scales + bytes(out_layout) * (accumulate ? 2 : 1),
+                      static_cast<int64_t>(2 * w_layout.rows * w_layout.cols * a_layout.cols)});
+             ++TheWorld().counts.algorithms[chosen.place];
+             TheWorld().clock_us += microseconds;
+             if (TheWorld().count_only) return;
+             // Its scratch holds anything afterwards.
+             std::memset(workspace, 0xff, 4096);
+             Multiply(operation, w, w_layout, a, a_layout, c, accumulate, out, out_layout);
+           },
+           nullptr, nullptr});
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -68,6 +68,8 @@ void CountOnly(bool count_only);
 void FailAtLaunch(int64_t launches_from_now, int error);
 void FailAllocationsAbove(size_t bytes);  // cudaErrorMemoryAllocation; SIZE_MAX: none
 void WithholdHeuristics(bool withhold);   // cuBLASLt finds no algorithm
+// What devices opened from now on are, instead of 9.0; that alone, and what cuBLASLt has on it for E4M3.
+void PretendCapability(int major, int minor);
 // What cuBLASLt offers for each product from now on, the first first: how long each takes, in microseconds that pass between
 // events (nothing else takes any); of less than 0: it cannot be run after all. One of 1 us at first.
 void OfferAlgorithms(std::vector<double> microseconds);

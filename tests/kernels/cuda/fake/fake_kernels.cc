@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention/wgmma_attention.cuh"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/gemm/batch_gemm.cuh"
+#include "kernels/cuda/gemm/fp8_gemm.cuh"
 #include "kernels/cuda/gemm/fused_gemm.cuh"
 #include "kernels/cuda/gemm/low_rank.cuh"
 #include "kernels/cuda/gemm/skinny_gemm.cuh"
@@ -204,6 +205,33 @@ void AddBatch(Kernels& to) {
    ...);
 }
 
+template <int kTiles>
+void AddFp8Product(Kernels& to) {
+  to[Name("Fp8Product", kTiles)] = {Bind<Fp8SkinnyArgs>([](char* shared, const Fp8SkinnyArgs& args) {
+                                      SkinnyFp8<kTiles>(args, reinterpret_cast<float*>(shared));
+                                    }),
+                                    kSkinnySumBytes, kSkinnyThreads};
+}
+
+void AddFp8(Kernels& to) {
+  AddFp8Product<1>(to);
+  AddFp8Product<2>(to);
+  ForElements([&](auto* type) {
+    using T = Of<decltype(type)>;
+    ForBools([&](auto vectors) {
+      constexpr bool kVectors = decltype(vectors)::value;
+      to[Name("QuantizeFp8", NameOf<T>(), kVectors)] = {
+          Bind<Fp8RowsArgs>([](char* shared, const Fp8RowsArgs& args) {
+            QuantizeFp8Row<T, kVectors>(args, reinterpret_cast<uint32_t*>(shared));
+          }),
+          kFp8RowThreads / 32 * sizeof(uint32_t), kFp8RowThreads};
+      to[Name("ScaleFp8", NameOf<T>(), kVectors)] = {
+          Bind<Fp8SumsArgs>([](char*, const Fp8SumsArgs& args) { ScaleFp8Row<T, kVectors>(args); }), 0, 1024,
+          true};
+    });
+  });
+}
+
 void AddFused(Kernels& to) {
   const auto sums = [](char* shared) { return reinterpret_cast<float*>(shared); };
   const auto rows = [](char* shared) { return reinterpret_cast<Bf16*>(shared + kSkinnySharedBytes); };
@@ -279,6 +307,7 @@ Kernels MakeKernels() {
   AddTyped(to);
   AddProducts(to);
   AddBatch<2, 4, 8>(to);
+  AddFp8(to);
   AddFused(to);
   AddLowRank(to);
   AddAttention<64, 96, 128, 256>(to);

@@ -185,7 +185,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   FAKE_ENTER();
   *properties = {};
   std::snprintf(properties->name, sizeof(properties->name), "no card at all");
-  properties->major = 9;
+  properties->major = world.capability_major;
+  properties->minor = world.capability_minor;
   properties->multiProcessorCount = kMultiprocessors;
   return cudaSuccess;
 }
@@ -197,7 +198,11 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   FAKE_ENTER();
   if (attribute == cudaDevAttrComputeCapabilityMajor) {
-    *value = 9;
+    *value = world.capability_major;
+    return cudaSuccess;
+  }
+  if (attribute == cudaDevAttrComputeCapabilityMinor) {
+    *value = world.capability_minor;
     return cudaSuccess;
   }
   if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorInvalidValue;

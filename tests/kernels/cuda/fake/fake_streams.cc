@@ -138,6 +138,11 @@ void WithholdHeuristics(bool withhold) {
   const std::lock_guard lock(TheWorld().mutex);
   TheWorld().no_heuristic = withhold;
 }
+void PretendCapability(int major, int minor) {
+  const std::lock_guard lock(TheWorld().mutex);
+  TheWorld().capability_major = major;
+  TheWorld().capability_minor = minor;
+}
 void OfferAlgorithms(std::vector<double> microseconds) {
   const std::lock_guard lock(TheWorld().mutex);
   TheWorld().algorithms = std::move(microseconds);
@@ -149,6 +154,8 @@ void Heal() {
   world.launches_left = INT64_MAX;
   world.to_come = world.sticky = cudaSuccess;
   world.no_heuristic = false;
+  world.capability_major = 9;
+  world.capability_minor = 0;
   world.algorithms = {1.0};
 }
 

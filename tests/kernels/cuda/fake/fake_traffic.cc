@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/attention/attention_args.h"
 #include "kernels/cuda/gemm/batch_index.h"
+#include "kernels/cuda/gemm/fp8_index.h"
 #include "kernels/cuda/gemm/fused_args.h"
 #include "kernels/cuda/gemm/low_rank_index.h"
 #include "kernels/cuda/gemm/skinny_index.h"
@@ -121,6 +122,32 @@ void AddProducts(Costs& to) {
       });
 }
 
+// Codes count with the zeros that fill their rows up.
+void AddFp8(Costs& to) {
+  for (const char* const tiles : {"1", "2"}) {
+    to[std::string("Fp8Product<") + tiles + ">"] =
+        Counted<Fp8SkinnyArgs>([](int64_t, const Fp8SkinnyArgs& args) -> Cost {
+          const int64_t rows = args.out.rows, outs = args.out.cols;
+          return {outs * (Fp8Padded(args.in) + 4) + rows * args.in * 2 +
+                      BytesOf(args.out) * (args.accumulate ? 2 : 1) + (args.bias == nullptr ? 0 : outs * 4),
+                  ProductFlops(rows, args.in, outs)};
+        });
+  }
+  for (const char* const type : {"float", "Bf16"}) {
+    for (const char* const vectors : {"true", "false"}) {
+      const std::string types = std::string("<") + type + ", " + vectors + ">";
+      to["QuantizeFp8" + types] = Counted<Fp8RowsArgs>([](int64_t, const Fp8RowsArgs& args) -> Cost {
+        return {BytesOf(args.rows) + args.rows.rows * (Fp8Padded(args.rows.cols) + 4), 0};
+      });
+      to["ScaleFp8" + types] = Counted<Fp8SumsArgs>([](int64_t, const Fp8SumsArgs& args) -> Cost {
+        return {args.out.rows * args.out.cols * 4 + BytesOf(args.out) * (args.accumulate ? 2 : 1) +
+                    args.out.cols * (args.bias == nullptr ? 4 : 8),
+                0};
+      });
+    }
+  }
+}
+
 // `of` every tile of a launch, and so of an adapter once for as many rows as share a tile.
 template <typename OfTile>
 auto CountedTiles(const OfTile& of) {
@@ -205,6 +232,7 @@ Costs MakeCosts() {
   Costs to;
   to["Pack"] = to["Unpack"] = Counted<LatentArgs>(CostOfLatents);
   AddProducts(to);
+  AddFp8(to);
   AddLowRank(to);
   AddRows<float, float>(to, "float", "float");
   AddRows<float, Bf16>(to, "float", "Bf16");

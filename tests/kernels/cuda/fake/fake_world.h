@@ -74,6 +74,7 @@ struct World {
   cudaError_t to_come = cudaSuccess;
   cudaError_t sticky = cudaSuccess;
   bool no_heuristic = false;
+  int capability_major = 9, capability_minor = 0;
   std::vector<double> algorithms = {1.0};  // OfferAlgorithms
   double clock_us = 0;
   bool count_only = false;

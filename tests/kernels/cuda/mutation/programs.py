@@ -21,6 +21,7 @@ TESTS = {
     "token_quantizer_test": ("cuda_token_quantizer_test", "*"),
     "rows_test": ("cuda_rows_test", "*"),
     "scalar_attention_test": ("cuda_scalar_attention_test", "*"),
+    "fp8_gemm_test": ("cuda_fp8_gemm_test", "*"),
     "fused_gemm_test": ("cuda_fused_gemm_test", "*"),
     "batch_gemm_test": ("cuda_batch_gemm_test", "*"),
     "low_rank_test": ("cuda_low_rank_test", "*OwnAdapter"),

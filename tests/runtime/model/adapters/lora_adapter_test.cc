@@ -228,6 +228,14 @@ TEST_F(LoraAdapterFiles, SaysWhatLiesThereInPlaceOfAFile) {
   EXPECT_THAT(Error(), HasSubstr("adapter_config.json"));
 }
 
+TEST_F(LoraAdapterFiles, WeightsThatAreCutOffAreNamed) {
+  const std::string whole = copy_.Read("adapter_model.safetensors");
+  for (const size_t left : {whole.size() - 1, whole.size() / 2, size_t{100}, size_t{7}, size_t{0}}) {
+    copy_.Write("adapter_model.safetensors", whole.substr(0, left));
+    EXPECT_THAT(Error(), HasSubstr("adapter_model.safetensors")) << left;
+  }
+}
+
 TEST_F(LoraAdapterFiles, EveryAdapterIsAModelOfItsOwn) {
   const std::string base = HashModel(Path().base).value();
   const std::string adapted = HashModel(Path()).value();

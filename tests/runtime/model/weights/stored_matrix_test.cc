@@ -80,6 +80,40 @@ TEST(StoredMatrix, KnowsTheValuesOfE4m3) {
   EXPECT_TRUE(std::isnan(values[5]));
 }
 
+TEST(StoredMatrix, ShowsE4m3CodesThatHaveAScaleForEachRowOrForAll) {
+  std::vector<uint8_t> codes(8 * 8);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i);
+  const std::vector<float> by_row = {1, 2, 3, 4, 5, 6, 7, 8};
+  auto rows = Checkpoint(), all = Checkpoint(), blocks = Checkpoint(), plain = Checkpoint();
+  float scales[3] = {};
+  const auto of_rows = rows.Add("m.weight", "F8_E4M3", {8, 8}, codes)
+                           .Add("m.weight_scale", "F32", {8, 1}, by_row)
+                           .Open(kFp8, 8, 8)
+                           .value();
+  const uint8_t* found = of_rows->Fp8Codes(2, 5, scales);
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(std::vector<uint8_t>(found, found + 24),
+            std::vector<uint8_t>(codes.begin() + 16, codes.begin() + 40));
+  EXPECT_THAT(scales, ElementsAre(3, 4, 5));
+  const auto of_all = all.Add("m.weight", "F8_E4M3", {8, 8}, codes)
+                          .Add("m.weight_scale", "F32", {}, std::vector<float>{0.5f})
+                          .Open(kFp8, 8, 8)
+                          .value();
+  found = of_all->Fp8Codes(7, 8, scales);
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(*found, 56);
+  EXPECT_EQ(scales[0], 0.5f);
+  QuantizationConfig by_block = kFp8;
+  by_block.block_rows = by_block.block_cols = 4;
+  const auto of_blocks = blocks.Add("m.weight", "F8_E4M3", {8, 8}, codes)
+                             .Add("m.weight_scale_inv", "F32", {2, 2}, std::vector<float>(4, 1.0f))
+                             .Open(by_block, 8, 8)
+                             .value();
+  EXPECT_EQ(of_blocks->Fp8Codes(0, 1, scales), nullptr);
+  const auto numbers = plain.Add("m.weight", "F32", {1, 2}, std::vector<float>{1, 2}).Open({}, 1, 2).value();
+  EXPECT_EQ(numbers->Fp8Codes(0, 1, scales), nullptr);
+}
+
 TEST(StoredMatrix, AwqNibblesComeInTheirOrder) {
   // Word of one input: nibble n is n; so output (0, 2, 4, 6, 1, 3, 5, 7)[n] is n.
   auto checkpoint = Checkpoint();

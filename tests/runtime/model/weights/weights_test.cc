@@ -1,6 +1,7 @@
 #include "runtime/model/weights/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -15,6 +16,7 @@
 #include "runtime/model/transformer_options.h"
 #include "runtime/model/weights/file_map.h"
 #include "runtime/model/weights/safetensors.h"
+#include "tests/kernels/e4m3_reference.h"
 #include "tests/runtime/model/temporary_directory.h"
 #include "tests/testing/test_model.h"
 #include "xxhash.h"
@@ -85,6 +87,7 @@ TEST(Weights, CountsParametersAndBytes) {
   const int64_t int8 = LoadedBytes(demo, DType::kBf16, WeightFormat::kInt8);
   EXPECT_GT(bf16, int8);
   EXPECT_GT(int8, LoadedBytes(demo, DType::kBf16, WeightFormat::kInt4));
+  EXPECT_GT(int8, LoadedBytes(demo, DType::kBf16, WeightFormat::kFp8));
 }
 
 TEST(Weights, ATiedTableIsKeptOnceUnlessTheHeadIsRounded) {
@@ -107,6 +110,75 @@ TEST(Weights, ATiedTableIsKeptOnceUnlessTheHeadIsRounded) {
     EXPECT_EQ(weights->own_head == nullptr, format == WeightFormat::kF32);
     EXPECT_EQ(weights->head().format(), format);
     EXPECT_EQ(weights->head().out_features(), tied.vocab);
+  }
+}
+
+// The first layer's W of queries as a model keeps it, [outs, in].
+struct Queries {
+  std::vector<float> w;
+  int64_t in;
+};
+
+// By multiplying rows that each are 1 at one input.
+Queries QueriesOf(const std::string& name, WeightFormat format) {
+  const std::string directory = std::string(kTiny) + name;
+  const std::unique_ptr<Device> device = OpenDevice({.threads = 1}).value();
+  const ModelFiles files = ModelFiles::Open(directory).value();
+  const ModelConfig config = ModelConfig::Load(directory).value();
+  const auto weights =
+      Weights::Load(device.get(), files, config, DType::kF32, format, {}, {}, nullptr).value();
+  const PackedMatrix& w = *weights->layers[0].q;
+  const int64_t in = w.in_features(), outs = w.out_features();
+  std::vector<float> ones(in * in, 0.0f), columns(in * outs);
+  for (int64_t i = 0; i < in; ++i) ones[i * in + i] = 1.0f;
+  device->ops().Gemm(TensorView::Of(ones.data(), in, in), w, nullptr, false,
+                     TensorView::Of(columns.data(), in, outs), {});
+  Queries queries{std::vector<float>(outs * in), in};
+  for (int64_t i = 0; i < in; ++i) {
+    for (int64_t o = 0; o < outs; ++o) queries.w[o * in + i] = columns[i * outs + o];
+  }
+  return queries;
+}
+
+// Each row at its nearest codes, the largest number for 448, by the reference.
+std::vector<float> Rounded(const Queries& queries) {
+  std::vector<float> rounded;
+  for (auto row = queries.w.begin(); row != queries.w.end(); row += queries.in) {
+    float largest = 0;
+    for (auto x = row; x != row + queries.in; ++x) largest = std::max(largest, std::fabs(*x));
+    for (auto x = row; x != row + queries.in; ++x) {
+      const double value = E4m3Value(NearestE4m3(*x * (448.0f / largest)));
+      rounded.push_back(static_cast<float>(value * (largest / 448.0f)));
+    }
+  }
+  return rounded;
+}
+
+// The root of the mean square of how far `found` is from `wanted`, in parts of that of the numbers.
+double Loss(const std::vector<float>& found, const std::vector<float>& wanted) {
+  double error = 0, power = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    error += (double{found[i]} - wanted[i]) * (double{found[i]} - wanted[i]);
+    power += double{wanted[i]} * wanted[i];
+  }
+  return std::sqrt(error / power);
+}
+
+TEST(Weights, CodesWithAScaleForEachRowOrForAllStayAsTheyAre) {
+  for (const char* name : {"fp8_row", "fp8_tensor", "fp8_compressed_channel", "fp8_modelopt"}) {
+    EXPECT_LT(Loss(QueriesOf(name, WeightFormat::kFp8).w, QueriesOf(name, WeightFormat::kF32).w), 1e-6)
+        << name;
+  }
+}
+
+// Numbers, and codes with a scale for each block, which one for each output rounds again.
+TEST(Weights, AllElseIsRoundedToTheNearestCodes) {
+  for (const char* name : {"llama_linear", "fp8_block"}) {
+    const Queries stored = QueriesOf(name, WeightFormat::kF32);
+    const std::vector<float> kept = QueriesOf(name, WeightFormat::kFp8).w;
+    EXPECT_LT(Loss(kept, Rounded(stored)), 1e-6) << name;
+    // As much as MODELS.md says.
+    EXPECT_NEAR(Loss(kept, stored.w), 0.026, 0.004) << name;
   }
 }
 

@@ -53,18 +53,21 @@ struct World {
     return overhead + std::max(producer * (tokens - cached), tokens * bytes_per_token / link) +
            consumer * tokens;
   }
+  // `step_wait`: beside local prefill it is that much later.
   void Show(CostModel& model, const std::string& format, const std::vector<int32_t>& prompt,
-            int64_t cached = 0, const std::string& salt = "") const {
+            int64_t cached = 0, const std::string& salt = "", double step_wait = 0) const {
     const auto tokens = static_cast<double>(prompt.size());
     const double made_in = producer * (tokens - cached);
     const double sent_in = tokens * bytes_per_token / link;
     StageSeconds stages;
     stages.reconstruct = consumer * tokens;
-    stages.ttft = Ttft(static_cast<int64_t>(tokens), cached);
+    stages.ttft = Ttft(static_cast<int64_t>(tokens), cached) + step_wait;
     model.ObserveRemote({.name = "a"}, format, prompt, salt, stages, {.prefill = made_in},
                         {.bytes = static_cast<uint64_t>(tokens * bytes_per_token),
                          .first_bytes = static_cast<uint64_t>(tokens * bytes_per_token / 8),
-                         .seconds = std::max(made_in, sent_in) * 7 / 8});
+                         .seconds = std::max(made_in, sent_in) * 7 / 8,
+                         .step_wait = step_wait,
+                         .beside_local = step_wait > 0});
   }
 };
 
@@ -80,6 +83,29 @@ TEST(CostModel, WhatASlowLinkTookIsExpectedOfStoredPromptsToo) {
   slow.Show(model, "raw", Prompt(400));  // one says nothing of the link's rate yet
   EXPECT_NEAR(*model.PredictRemote({.name = "a"}, "raw", Prompt(400, 9000), "", /*stored=*/400),
               slow.Ttft(400), .2 * slow.Ttft(400));
+}
+
+TEST(CostModel, WhatWaitedForLocalPrefillIsNotExpectedToDoSoWithoutIt) {
+  const World world;
+  CostModel model;
+  // Handoffs are chosen when prompts are waiting here.
+  for (int i = 0; i < 40; ++i) world.Show(model, "raw", Prompt(100 + 10 * (i % 20), 1000 * i), 0, "", .05);
+  const auto expected = [&] { return *model.PredictRemote({.name = "a"}, "raw", Prompt(300, 77777), ""); };
+  EXPECT_NEAR(expected(), world.Ttft(300), .1 * world.Ttft(300));
+  model.BeginLocal(500);
+  EXPECT_NEAR(expected(), world.Ttft(300) + .05, .1 * world.Ttft(300));
+  model.EndLocal(500);
+  world.Show(model, "raw", Prompt(300, 50000));
+  EXPECT_NEAR(expected(), world.Ttft(300), .1 * world.Ttft(300));
+}
+
+TEST(CostModel, KnowsHowManyRequestsCome) {
+  CostModel model;
+  absl::Time now = absl::UnixEpoch() + absl::Hours(400000);
+  EXPECT_EQ(model.ArrivalsPerSecond(now), 0);
+  for (int i = 0; i < 600; ++i) model.Arrive(now += absl::Milliseconds(200));
+  EXPECT_NEAR(model.ArrivalsPerSecond(now), 5, .1);
+  EXPECT_LT(model.ArrivalsPerSecond(now + absl::Minutes(2)), .05);
 }
 
 TEST(CostModel, ExpectsOfWhatIsStoredHereTheConsumersPartAndThenWhatItTook) {
@@ -355,6 +381,9 @@ TEST(CostModel, TriesWhatWasOvertakenLessOften) {
     EXPECT_FALSE(stale_after(age)) << i;
     EXPECT_TRUE(stale_after(age + moment)) << i;
   }
+  EXPECT_EQ(model.Waited("a", "raw"), 0.5);
+  model.Chosen("a", "raw", now);
+  EXPECT_EQ(model.Waited("a", "raw"), std::nullopt) << "it is being tried";
   // Nothing is known of it all the same: how long it would have taken nobody saw.
   EXPECT_FALSE(model.PredictRemote({.name = "a"}, "raw", Prompt(100), "").has_value());
   World().Show(model, "raw", Prompt(100, 500));

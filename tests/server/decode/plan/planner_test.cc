@@ -67,11 +67,11 @@ TEST(Planner, ALinkThatIsNearlyUsedUpIsKeptForHandoffsThatSaveMore) {
   PlannerOptions options = Options();
   options.by_prediction = true;
   const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
-  // Local prefill is expected after 1 s, .4 s of it of this prompt alone.
+  // Local prefill is expected after 1 s, .25 s of it of this prompt alone.
   const auto chosen = [&](double a, double a_used, double b, double b_used) -> std::string {
     const auto predict = [&](std::optional<size_t> target, const std::string&) -> Prediction {
       if (!target) return {.ttft = 1};
-      return {.ttft = *target == 0 ? a : b, .link_price = LinkPrice(*target == 0 ? a_used : b_used, 0.4)};
+      return {.ttft = *target == 0 ? a : b, .price = LinkPrice(*target == 0 ? a_used : b_used, 0.25)};
     };
     const auto plan = MakePlan(options, kFormats, two, Prompt(100), predict);
     if (!plan->remote()) return "local";
@@ -82,10 +82,31 @@ TEST(Planner, ALinkThatIsNearlyUsedUpIsKeptForHandoffsThatSaveMore) {
   EXPECT_EQ(chosen(0.6, 0.3, 0.9, 0), "a");
   EXPECT_EQ(chosen(0.6, 0.45, 0.9, 0), "b") << "a saves less than its link costs more";
   EXPECT_EQ(chosen(0.6, 0.5, 2, 0), "local");
-  EXPECT_EQ(chosen(0.1, 1, 2, 0), "a") << "it saves more than twice what the prompt takes here";
-  EXPECT_EQ(chosen(0.15, 5, 2, 0), "local")
+  EXPECT_EQ(chosen(0.1, 1, 2, 0), "a") << "it saves more than three times what the prompt takes here";
+  EXPECT_EQ(chosen(0.2, 5, 2, 0), "local")
       << "a bucket that is overdrawn costs no more than one that is empty";
   EXPECT_EQ(LinkPrice(0, 3), 0) << "a link without a limit";
+}
+
+TEST(Planner, ALongPromptIsHandedOverWhereManyWouldWaitForItHere) {
+  PlannerOptions options = Options();
+  options.by_prediction = true;
+  const std::vector<PlanTarget> one = {Ready("a")};
+  const auto chosen = [&](double arrivals, double wait, double alone, double remote) -> std::string {
+    const auto predict = [&](std::optional<size_t> target, const std::string&) -> Prediction {
+      if (!target) return {.ttft = wait + alone, .price = CrowdPrice(arrivals, wait, alone)};
+      return {.ttft = remote, .price = CrowdPrice(arrivals, wait, 0.01)};
+    };
+    const auto plan = MakePlan(options, kFormats, one, Prompt(100), predict);
+    EXPECT_EQ(plan->predicted_ttft, plan->remote() ? remote : wait + alone);
+    return plan->remote() ? "a" : "local";
+  };
+  EXPECT_EQ(chosen(0, 0, 0.2, 0.25), "local") << "nothing else comes";
+  EXPECT_EQ(chosen(5, 0, 0.2, 0.25), "a") << "one prompt a .2 s, half of which waits";
+  EXPECT_EQ(chosen(5, 0, 0.2, 0.32), "local") << "that is too much for them";
+  EXPECT_EQ(chosen(5, 0, 0.02, 0.05), "local") << "a short prompt is in nothing's way";
+  EXPECT_EQ(chosen(5, 0.3, 0.2, 0.65), "a");
+  EXPECT_EQ(CrowdPrice(1000, 10, 0.2), 0.2) << "however many come";
 }
 
 TEST(Planner, AServerThatHasJustStartedGetsItsShareOfPromptsUnlessNoOtherCanTakeThem) {
@@ -256,6 +277,13 @@ TEST(Planner, TriesAnotherPlanOnlyWhereItCostsAtMostTwiceTheBest) {
   known = {{"local", {.ttft = 0.5}}, {"b raw", {.stale = true}}};
   EXPECT_EQ(line(), "b raw explore hedge 0.5");
   known["b raw"].stale = false;  // somebody else is trying it, or has lately
+  EXPECT_EQ(line(), "local fastest");
+  // What a short prompt gave up tells nothing of one that may wait for twice as long.
+  known["b raw"].waited = 0.51;
+  EXPECT_EQ(line(), "local fastest");
+  known["b raw"].waited = 0.49;
+  EXPECT_EQ(line(), "b raw explore hedge 0.5");
+  known["b raw"].ttft = 0.9;  // that is known now
   EXPECT_EQ(line(), "local fastest");
   // It was late in a bad moment, and that may be over.
   known["b raw"] = {.ttft = 1.1, .stale = true};

@@ -159,7 +159,6 @@ TEST(ChooseReplica, WhatIsNotANumberNeverWins) {
            [](ReplicaView* view) { view->wait_seconds = kNan; },
            [](ReplicaView* view) { view->costs.per_token = kNan; },
            [](ReplicaView* view) { view->costs.per_pair = -std::numeric_limits<double>::infinity(); },
-           [](ReplicaView* view) { view->transfer_seconds = kNan; },
            [](ReplicaView* view) { view->weight = kNan; },
            [](ReplicaView* view) { view->wait_seconds = -1e9; }}) {
     std::vector<ReplicaView> views = Views(5);

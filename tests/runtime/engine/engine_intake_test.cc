@@ -1,0 +1,28 @@
+#include "runtime/engine/engine_intake.h"
+
+#include "gtest/gtest.h"
+#include "runtime/engine/engine_stats.h"
+#include "tests/runtime/engine/engine_fixture.h"
+
+namespace aludel::engine_testing {
+namespace {
+
+TEST_F(EngineTest, AppliesAsManyFramesAsASmallPartOfAStepTakes) {
+  EngineStats counters;
+  // Of sequences that have ended, so that nothing is reconstructed.
+  EngineIntake intake(model_.get(), /*pool=*/nullptr, /*blocks=*/nullptr, &counters);
+  int released = 0;
+  for (int i = 0; i < 30; ++i) {
+    intake.Push(
+        {.id = 1, .header = {}, .header_bytes = {}, .payload = {}, .release = [&released] { ++released; }});
+  }
+  EXPECT_FALSE(intake.ApplySome({}, /*step_seconds=*/0).has_value());
+  EXPECT_EQ(released, 8) << "however short a step is";
+  EXPECT_FALSE(intake.ApplySome({}, /*step_seconds=*/3600).has_value());
+  EXPECT_EQ(released, 30) << "another step would take longer than all of them";
+  EXPECT_EQ(counters.frames_rejected, 30);
+  EXPECT_TRUE(intake.empty());
+}
+
+}  // namespace
+}  // namespace aludel::engine_testing
