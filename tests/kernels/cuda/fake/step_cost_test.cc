@@ -117,7 +117,7 @@ CostsByRows OfAllLayers(const Shape& shape, const Types& types, const OfModel& o
   CostsByRows all;
   for (const auto& [rows, one] : small_costs[0]) {
     // The head's matrix, and logits that are written and read.
-    const StepCost head{0, (shape.vocab - small.vocab) * (shape.hidden * WeightBytes(weights) + rows * 8), 0};
+    const StepCost head{0, (shape.vocab - small.vocab) * (shape.hidden * WeightBytes(types.weights) + rows * 8), 0};
     all[rows] = one + (small_costs[1][rows] - one) * (shape.layers - 1) + head;
   }
   return all;
