@@ -59,7 +59,7 @@ struct LowRankRows {
 
 // One layer's paged cache. Block b holds tokens [b * block_tokens, ...) of whichever sequence lists it.
 struct PagedKv {
-  void* k = nullptr;  // [blocks, kv_heads, block_tokens, head_dim], rotated keys
+  void* k = nullptr;  // [blocks, kv_heads, block_tokens, head_dim], rotated keys times KeyScale(dtype)
   void* v = nullptr;  // [blocks, kv_heads, block_tokens, head_dim]
   DType dtype = DType::kBf16;
   int block_tokens = 0;
@@ -163,7 +163,8 @@ class Ops {
 
   // Rotates k [rows, kv_heads * head_dim] (before RoPE) and writes it and v [rows, kv_heads * head_dim] into
   // the pages. A bf16 cache rounds k to bf16 *before* it is rotated, so that a key that arrived over the wire
-  // as bf16 gives the same page as one computed here. k and v are not changed.
+  // as bf16 gives the same page as one computed here; so does an FP8 cache (fp8_pages.h) with k and v, and then
+  // rounds to its own numbers. k and v are not changed.
   virtual void RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTable& rope,
                            absl::Span<const SequenceRows> sequences, const PagedKv& kv, Stream stream) = 0;
 

@@ -7,10 +7,13 @@
 
 namespace aludel {
 
-enum class DType : uint8_t { kF32, kBf16 };
+// kFp8 is of KV caches alone, see fp8_pages.h: no TensorView has it.
+enum class DType : uint8_t { kF32, kBf16, kFp8 };
 
-constexpr size_t SizeOf(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
-constexpr const char* Name(DType dtype) { return dtype == DType::kF32 ? "f32" : "bf16"; }
+constexpr size_t SizeOf(DType dtype) { return dtype == DType::kF32 ? 4 : dtype == DType::kBf16 ? 2 : 1; }
+constexpr const char* Name(DType dtype) {
+  return dtype == DType::kF32 ? "f32" : dtype == DType::kBf16 ? "bf16" : "fp8";
+}
 
 // bfloat16 as stored: the upper half of an IEEE-754 binary32.
 struct Bf16 {

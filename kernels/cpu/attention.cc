@@ -18,11 +18,15 @@ using cpu::kTileRows;
 // those of a matrix with its weights in panels: scores = Q K^T with keys as outputs, and P V with keys as
 // inputs. Tiles start at multiples of kKeyTile, and a query's arithmetic does not depend on its neighbors,
 // so its sums run in one order however prompts are cut into chunks and batches. Over a bf16 cache q and P are
-// rounded to bf16, too, as the instruction wants them; scores, maxima and sums are f32.
+// rounded to bf16, too, as the instruction wants them; scores, maxima and sums are f32. Tiles of an FP8 cache
+// become bf16 first.
 constexpr int kKeyTile = 64;
 // Queries (a row and a head each) that share a tile's panels: enough that making them costs little.
 constexpr int kQueryTile = 8 * kTileRows;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// The type of both products over a cache.
+DType ProductType(const PagedKv& kv) { return kv.dtype == DType::kF32 ? DType::kF32 : DType::kBf16; }
 
 // One (query row, query head) of a tile; all heads of a group share the tile's keys.
 struct Query {
@@ -37,6 +41,7 @@ struct Scratch {
     uint32_t words[kPanelCols];
   };
 
+  // `dtype` is the products'.
   void Resize(int head_dim, DType dtype) {
     per_word = dtype == DType::kF32 ? 1 : 2;
     key_words = head_dim / per_word;
@@ -61,6 +66,7 @@ struct Scratch {
   std::vector<float> sums;         // [kQueryTile][dim_panels * kPanelCols]
   std::vector<float> row;
   std::vector<Bf16> narrow;
+  std::vector<Bf16> widened;  // of a tile of FP8: [keys, values][kKeyTile][head_dim]
   float maximum[kQueryTile];
   float weight[kQueryTile];
 };
@@ -83,6 +89,18 @@ ALUDEL_SIMD void Interleave(const uint16_t* first, const uint16_t* second, int c
   for (int d = 0; d < cols; ++d) to[d] = first[d] | uint32_t{second[d]} << 16;
 }
 
+// Rows of FP8, `count` keys and as many values, as bf16.
+void WidenTile(int count, int head_dim, const char** keys, const char** values, Scratch& scratch) {
+  scratch.widened.resize(2 * kKeyTile * head_dim);
+  Bf16* to = scratch.widened.data();
+  for (const char** rows : {keys, values}) {
+    for (int j = 0; j < count; ++j, to += head_dim) {
+      cpu::WidenFp8(reinterpret_cast<const Fp8*>(rows[j]), head_dim, to);
+      rows[j] = reinterpret_cast<const char*>(to);
+    }
+  }
+}
+
 // Panels of the keys and values at positions [begin, end), at most kKeyTile. What lies beyond `end` becomes
 // zero: pages hold anything there, and 0 * NaN would be NaN.
 void LoadTile(const PagedKv& kv, const SequenceRows& sequence, int kv_head, int64_t begin, int64_t end,
@@ -99,6 +117,7 @@ void LoadTile(const PagedKv& kv, const SequenceRows& sequence, int kv_head, int6
     keys[j] = static_cast<const char*>(kv.k) + offset;
     values[j] = static_cast<const char*>(kv.v) + offset;
   }
+  if (kv.dtype == DType::kFp8) WidenTile(count, kv.head_dim, keys, values, scratch);
   if (count < kKeyTile) {
     std::fill(scratch.key_panels.begin(), scratch.key_panels.end(), Scratch::Line{});
     std::fill(scratch.value_panels.begin(), scratch.value_panels.end(), Scratch::Line{});
@@ -111,7 +130,7 @@ void LoadTile(const PagedKv& kv, const SequenceRows& sequence, int kv_head, int6
   for (int p = 0; p < scratch.dim_panels; ++p) {
     const int cols = std::min(kPanelCols, kv.head_dim - p * kPanelCols);
     uint32_t* to = scratch.values() + p * kPanelCols * kKeyTile / scratch.per_word;
-    const auto part = static_cast<int64_t>(p * kPanelCols * SizeOf(kv.dtype));
+    const auto part = static_cast<int64_t>(p * kPanelCols * SizeOf(ProductType(kv)));
     for (int j = 0; j < count; j += scratch.per_word, to += kPanelCols) {
       if (scratch.per_word == 1) {
         std::memcpy(to, values[j] + part, cols * sizeof(float));
@@ -173,7 +192,9 @@ class QueryTile {
         kv_head_(kv_head),
         kv_(kv),
         out_(out),
-        scratch_(ThreadsScratch(params.head_dim, kv.dtype)) {}
+        type_(ProductType(kv)),
+        scale_(params.scale / KeyScale(kv.dtype)),
+        scratch_(ThreadsScratch(params.head_dim, type_)) {}
 
   void Attend(absl::Span<const Query> queries) {
     queries_ = queries;
@@ -205,7 +226,7 @@ class QueryTile {
       const TensorView head = q_.Cols(queries_[i].head * params_.head_dim, params_.head_dim);
       const float* const wide = cpu::LoadRow(head, queries_[i].row, scratch_.row.data());
       const void* row = wide;
-      if (kv_.dtype == DType::kBf16) {
+      if (type_ == DType::kBf16) {
         cpu::StoreBf16(wide, params_.head_dim, scratch_.narrow.data());
         row = scratch_.narrow.data();
       }
@@ -218,7 +239,7 @@ class QueryTile {
   }
 
   void Multiply(const uint32_t* a, int rows, const uint32_t* panel, int64_t words, float* sums) const {
-    if (kv_.dtype == DType::kF32) {
+    if (type_ == DType::kF32) {
       kernels_.f32_tile(reinterpret_cast<const float*>(a), rows, reinterpret_cast<const float*>(panel), words,
                         sums);
     } else {
@@ -251,11 +272,11 @@ class QueryTile {
         std::fill_n(scores[i], kKeyTile, 0.0f);
         correction[i] = 1.0f;
       } else {
-        correction[i] = Soften(scores[i], first, last, params_.scale, &scratch_.maximum[begin + i],
-                               &scratch_.weight[begin + i]);
+        correction[i] =
+            Soften(scores[i], first, last, scale_, &scratch_.maximum[begin + i], &scratch_.weight[begin + i]);
       }
       const void* row = scores[i];
-      if (kv_.dtype == DType::kBf16) {
+      if (type_ == DType::kBf16) {
         cpu::StoreBf16(scores[i], kKeyTile, scratch_.narrow.data());
         row = scratch_.narrow.data();
       }
@@ -277,6 +298,8 @@ class QueryTile {
   const int kv_head_;
   const PagedKv& kv_;
   const TensorView& out_;
+  const DType type_;   // of the products
+  const float scale_;  // of scores of keys as they are stored
   Scratch& scratch_;
   absl::Span<const Query> queries_;
 };

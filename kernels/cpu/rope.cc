@@ -97,12 +97,14 @@ inline float Wide(float x) { return x; }
 inline float Wide(Bf16 x) { return ToFloat(x); }
 inline void Store(float x, float* to) { *to = x; }
 inline void Store(float x, Bf16* to) { *to = ToBf16(x); }
+// Pages of FP8 are the only ones, and only keys are rotated into them.
+inline void Store(float x, Fp8* to) { *to = ToFp8(x * KeyScale(DType::kFp8)); }
 
 // Rotates a head, which is two halves.
-template <typename T>
+template <typename T, typename Out>
 inline __attribute__((always_inline)) void RotateHead(const T* __restrict x, const float* __restrict cosine,
                                                       const float* __restrict sine, int half,
-                                                      T* __restrict out) {
+                                                      Out* __restrict out) {
   for (int i = 0; i < half; ++i) {
     const float a = Wide(x[i]);
     const float b = Wide(x[i + half]);
@@ -140,21 +142,21 @@ AngleRows& CallersAngles() {
   return angles;
 }
 
-// Consecutive rows of one block, in the type of its pages, and where they go: head after head, so that what
-// is written is a stream.
-template <typename T>
+// Consecutive rows of one block, as they are rounded before rotation, and where they go: head after head, so that
+// what is written is a stream.
+template <typename T, typename Page>
 struct BlockRows {
   const T* rows;  // [count] of [heads * head_dim], `stride` apart
   int64_t stride;
   int64_t count;
-  T* page;              // row of head 0 and the first of these tokens
+  Page* page;           // row of head 0 and the first of these tokens
   int64_t head_stride;  // from a head's page to the next head's
   int heads;
   int head_dim;
 };
 
-template <typename T>
-inline __attribute__((always_inline)) void RotateRows(const BlockRows<T>& r, const float* cosine,
+template <typename T, typename Page>
+inline __attribute__((always_inline)) void RotateRows(const BlockRows<T, Page>& r, const float* cosine,
                                                       const float* sine, int half) {
   for (int head = 0; head < r.heads; ++head) {
     for (int64_t t = 0; t < r.count; ++t) {
@@ -165,8 +167,8 @@ inline __attribute__((always_inline)) void RotateRows(const BlockRows<T>& r, con
 }
 
 // Rotates rows on their way to a page. Loops of the usual lengths have it fixed.
-template <typename T>
-inline __attribute__((always_inline)) void RotateToPage(const BlockRows<T>& r, const float* cosine,
+template <typename T, typename Page>
+inline __attribute__((always_inline)) void RotateToPage(const BlockRows<T, Page>& r, const float* cosine,
                                                         const float* sine) {
   switch (r.head_dim) {
     case 32:
@@ -179,21 +181,38 @@ inline __attribute__((always_inline)) void RotateToPage(const BlockRows<T>& r, c
       return RotateRows(r, cosine, sine, r.head_dim / 2);
   }
 }
-ALUDEL_SIMD void RotateToPageF32(const BlockRows<float>& r, const float* cosine, const float* sine) {
+ALUDEL_SIMD void RotateToPageF32(const BlockRows<float, float>& r, const float* cosine, const float* sine) {
   RotateToPage(r, cosine, sine);
 }
-ALUDEL_SIMD void RotateToPageBf16(const BlockRows<Bf16>& r, const float* cosine, const float* sine) {
+ALUDEL_SIMD void RotateToPageBf16(const BlockRows<Bf16, Bf16>& r, const float* cosine, const float* sine) {
   RotateToPage(r, cosine, sine);
 }
-void Rotate(const BlockRows<float>& r, const float* cosine, const float* sine) {
+ALUDEL_SIMD void RotateToPageFp8(const BlockRows<Bf16, Fp8>& r, const float* cosine, const float* sine) {
+  RotateToPage(r, cosine, sine);
+}
+void Rotate(const BlockRows<float, float>& r, const float* cosine, const float* sine) {
   RotateToPageF32(r, cosine, sine);
 }
-void Rotate(const BlockRows<Bf16>& r, const float* cosine, const float* sine) {
+void Rotate(const BlockRows<Bf16, Bf16>& r, const float* cosine, const float* sine) {
   RotateToPageBf16(r, cosine, sine);
 }
+void Rotate(const BlockRows<Bf16, Fp8>& r, const float* cosine, const float* sine) {
+  RotateToPageFp8(r, cosine, sine);
+}
+
+ALUDEL_SIMD void NarrowToPage(const BlockRows<Bf16, Fp8>& r) {
+  for (int head = 0; head < r.heads; ++head) {
+    for (int64_t t = 0; t < r.count; ++t) {
+      const Bf16* const from = r.rows + t * r.stride + head * r.head_dim;
+      Fp8* const to = r.page + head * r.head_stride + t * r.head_dim;
+      for (int d = 0; d < r.head_dim; ++d) to[d] = ToFp8(ToFloat(from[d]));
+    }
+  }
+}
+void CopyToPage(const BlockRows<Bf16, Fp8>& r) { NarrowToPage(r); }
 
 template <typename T>
-void CopyToPage(const BlockRows<T>& r) {
+void CopyToPage(const BlockRows<T, T>& r) {
   constexpr int64_t kPiece = 32;  // bytes; a call for so little costs more than the copy
   const int64_t bytes = r.head_dim * static_cast<int64_t>(sizeof(T));
   for (int head = 0; head < r.heads; ++head) {
@@ -228,8 +247,8 @@ const T* RowsAs(const TensorView& view, int64_t begin, int64_t count, std::vecto
   return scratch->data();
 }
 
-// Rows [begin, end) of a sequence into pages of T. `cosine` and `sine` are those of row 0.
-template <typename T>
+// Rows [begin, end) of a sequence, as T, into pages. `cosine` and `sine` are those of row 0.
+template <typename T, typename Page>
 void WriteRows(const TensorView& k, const TensorView& v, const SequenceRows& sequence, const PagedKv& kv,
                const float* cosine, const float* sine, int64_t begin, int64_t end) {
   std::vector<T> scratch;
@@ -242,11 +261,11 @@ void WriteRows(const TensorView& k, const TensorView& v, const SequenceRows& seq
     const int64_t slot = position % kv.block_tokens;
     count = std::min<int64_t>(end - r, kv.block_tokens - slot);
     const int64_t first = int64_t{sequence.blocks[index]} * kv.kv_heads * head_stride + slot * kv.head_dim;
-    BlockRows<T> rows{nullptr,     0,           count,      static_cast<T*>(kv.k) + first,
-                      head_stride, kv.kv_heads, kv.head_dim};
+    BlockRows<T, Page> rows{nullptr,     0,           count,      static_cast<Page*>(kv.k) + first,
+                            head_stride, kv.kv_heads, kv.head_dim};
     rows.rows = RowsAs(k, sequence.row_begin + r, count, &scratch, &rows.stride);
     Rotate(rows, cosine + r * half, sine + r * half);
-    rows.page = static_cast<T*>(kv.v) + first;
+    rows.page = static_cast<Page*>(kv.v) + first;
     rows.rows = RowsAs(v, sequence.row_begin + r, count, &scratch, &rows.stride);
     CopyToPage(rows);
   }
@@ -304,7 +323,9 @@ void CpuOps::RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTab
     const float* const cosine = angles.cosine.data() + first * half;
     const float* const sine = angles.sine.data() + first * half;
     ForRows(sequence.rows, 8 * kv_dim, [&](int64_t begin, int64_t end) {
-      const auto write = kv.dtype == DType::kF32 ? &WriteRows<float> : &WriteRows<Bf16>;
+      const auto write = kv.dtype == DType::kF32    ? &WriteRows<float, float>
+                         : kv.dtype == DType::kBf16 ? &WriteRows<Bf16, Bf16>
+                                                    : &WriteRows<Bf16, Fp8>;
       write(k, v, sequence, kv, cosine, sine, begin, end);
     });
     first += sequence.rows;

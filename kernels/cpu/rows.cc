@@ -30,6 +30,12 @@ void StoreBf16(const float* src, int64_t count, Bf16* dst) {
   kRound(src, count, reinterpret_cast<uint16_t*>(dst));
 }
 
+ALUDEL_SIMD void WidenFp8(const Fp8* src, int64_t count, Bf16* dst) {
+  for (int64_t i = 0; i < count; ++i) {
+    dst[i].bits = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, FromFp8(src[i])) >> 16);
+  }
+}
+
 const float* LoadRow(const TensorView& view, int64_t row, float* scratch) {
   if (view.dtype == DType::kF32) return view.f32() + row * view.stride;
   LoadBf16(view.bf16() + row * view.stride, view.cols, scratch);

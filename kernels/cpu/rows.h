@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/fp8_pages.h"
 #include "kernels/tensor.h"
 
 namespace aludel::cpu {
@@ -10,6 +11,8 @@ namespace aludel::cpu {
 
 void LoadBf16(const Bf16* src, int64_t count, float* dst);
 void StoreBf16(const float* src, int64_t count, Bf16* dst);
+// Exact: bf16 has all numbers of FP8.
+void WidenFp8(const Fp8* src, int64_t count, Bf16* dst);
 
 // Row `row` of `view` as floats: the row itself where it is f32, else a converted copy in `scratch` [cols].
 const float* LoadRow(const TensorView& view, int64_t row, float* scratch);

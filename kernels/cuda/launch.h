@@ -32,7 +32,7 @@ cudaError_t LaunchRopeWriteKv(const TensorView& k, const TensorView& v, const fl
 
 constexpr int kMaxAttentionHeadDim = 256;
 
-// Without tensor cores: for pages of f32, and heads that are not whole 16-byte pieces of bf16. The tiling
+// Without tensor cores: for pages of f32, and heads that are not whole 16-byte pieces of the pages'. The tiling
 // that it wants for a batch whose longest sequence has `longest` rows.
 QueryTiling ScalarAttentionTiling(int group, int64_t longest);
 
@@ -50,18 +50,18 @@ constexpr int kMmaKeyTile = 64;
 constexpr int kMmaPrefillBlocksPerSm = 2;
 constexpr int kMmaDecodeBlocksPerSm = 3;
 
-// For tiles of MmaPrefillQueries, or kMmaDecodeQueries where `decode`. Pages of bf16, their rows whole pieces
+// For tiles of MmaPrefillQueries, or kMmaDecodeQueries where `decode`. Pages of bf16 or FP8, their rows whole pieces
 // of 16 bytes that are aligned to it, positions below 2^31. `units` as in args.work.
 // `early` as in LaunchBehind, and below.
 cudaError_t LaunchMmaAttention(const AttentionArgs& args, int64_t units, bool decode, bool early,
                                cudaStream_t stream);
 
-// As above for prefill on a GPU of compute capability 9.0, for heads that WgmmaTakes: tiles of kWgmmaQueries,
-// key tiles of kWgmmaKeyTile, a block on an SM at a time. `units`: blocks, which share all of them and all kv heads.
+// As above for prefill on a GPU of compute capability 9.0, for heads that WgmmaTakes and pages of bf16: tiles of kWgmmaQueries,
+// key tiles of kWgmmaKeyTile, a block on an SM at a time. The blocks share all units and all kv heads.
 constexpr int kWgmmaQueries = 128;
 constexpr int kWgmmaKeyTile = 128;
 constexpr bool WgmmaTakes(int head_dim) { return head_dim == 64 || head_dim == 128; }
-cudaError_t LaunchWgmmaAttention(const AttentionArgs& args, int64_t units, cudaStream_t stream);
+cudaError_t LaunchWgmmaAttention(const AttentionArgs& args, int64_t blocks, cudaStream_t stream);
 
 // The second kernel, where any split count is above 1. `queries` is the capacity of a tile, `most` the most
 // that any tile holds.

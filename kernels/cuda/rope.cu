@@ -44,7 +44,7 @@ cudaError_t LaunchRopeWriteKv(const TensorView& k, const TensorView& v, const fl
   const auto grid = static_cast<unsigned>(table.tokens);
   return WithElementType(k.dtype, [&](auto* k_type) {
     return WithElementType(v.dtype, [&](auto* v_type) {
-      return WithElementType(kv.dtype, [&](auto* page_type) {
+      return WithPageType(kv.dtype, [&](auto* page_type) {
         using In = std::remove_pointer_t<decltype(k_type)>;
         using V = std::remove_pointer_t<decltype(v_type)>;
         using Page = std::remove_pointer_t<decltype(page_type)>;

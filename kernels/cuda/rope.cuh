@@ -3,6 +3,7 @@
 #include "kernels/cuda/attention/attention_args.h"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/index.h"
+#include "kernels/cuda/kv_page.cuh"
 
 // Bound by memory, except that the angles are formed in double like the CPU's: at position 100,000 a float
 // angle has lost the digits that the fast-turning pairs live on. All heads of a token share one evaluation.
@@ -96,18 +97,17 @@ __device__ void RotateAndWriteToken(const In* k, int64_t k_stride, const V* v, i
   for (int p = threadIdx.x; p < kv.kv_heads * half; p += blockDim.x) {
     const int head = p / half;
     const int i = p % half;
-    // A bf16 cache rounds before it rotates: see ops.h.
-    const float a = Rounded<Page>(Load(k_row + head * kv.head_dim + i));
-    const float b = Rounded<Page>(Load(k_row + head * kv.head_dim + i + half));
+    const float a = AsRow<Page>(Load(k_row + head * kv.head_dim + i));
+    const float b = AsRow<Page>(Load(k_row + head * kv.head_dim + i + half));
     Page* page = static_cast<Page*>(kv.k) +
                  PageOffset(block, kv.kv_heads, head, kv.block_tokens, slot, kv.head_dim) + i;
-    Store(page, a * cosine[i] - b * sine[i]);
-    Store(page + half, b * cosine[i] + a * sine[i]);
+    Store(page, (a * cosine[i] - b * sine[i]) * kKeyScale<Page>);
+    Store(page + half, (b * cosine[i] + a * sine[i]) * kKeyScale<Page>);
   }
   for (int c = threadIdx.x; c < kv.kv_heads * kv.head_dim; c += blockDim.x) {
     Page* page = static_cast<Page*>(kv.v) +
                  PageOffset(block, kv.kv_heads, c / kv.head_dim, kv.block_tokens, slot, kv.head_dim);
-    Store(page + c % kv.head_dim, Load(v_row + c));
+    Store(page + c % kv.head_dim, AsRow<Page>(Load(v_row + c)));
   }
 }
 

@@ -79,6 +79,19 @@ __device__ inline uint32_t PackBf16(float first, float second) {
   return packed;
 }
 
+// Two bf16 times two, each product rounded to nearest even. Subnormals count.
+__device__ inline uint32_t MultiplyBf16(uint32_t a, uint32_t b) {
+  uint32_t product;
+  // Minus zero as the addend leaves the sign of a zero as it is.
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+  return product;
+}
+
+// Byte i of the result is that of `bytes` which the i-th hexadecimal digit of `choice`, from the right, names; 4: zero.
+__device__ inline uint32_t ChooseBytes(uint32_t bytes, uint32_t choice) {
+  return __byte_perm(bytes, 0, choice);
+}
+
 // 2^x, 2 units in the last place; 2^-inf is 0.
 __device__ inline float Exp2(float x) {
   float y;

@@ -93,7 +93,8 @@ class Benchmark {
                               .own_tokens = options_.own_tokens,
                               .output_tokens = options_.output_tokens,
                               .block_tokens = kBlockTokens,
-                              .step_tokens = options_.max_num_batched_tokens});
+                              .step_tokens = options_.max_num_batched_tokens,
+                              .kv_dtype = options_.kv_dtype});
     // Once in vain, so that memory and caches are warm for both.
     ALUDEL_RETURN_IF_ERROR(
         forward.Seconds(options_.requests, std::min<int64_t>(2, options_.output_tokens)).status());
@@ -148,6 +149,7 @@ class Benchmark {
     return Engine::Start(model_.get(), tokenizer_.get(),
                          {.kv_blocks = blocks * options_.requests,
                           .block_tokens = kBlockTokens,
+                          .kv_dtype = options_.kv_dtype,
                           .max_context = std::min(model_->context(), Length() + 1),
                           .max_num_batched_tokens = options_.max_num_batched_tokens,
                           .max_num_seqs = static_cast<int>(options_.requests)});

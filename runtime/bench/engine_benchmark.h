@@ -24,6 +24,7 @@ struct EngineBenchmarkOptions {
   int64_t max_num_batched_tokens = 256;  // of one engine step
   DType compute = DType::kBf16;
   std::optional<WeightFormat> weights;
+  DType kv_dtype = DType::kBf16;
 };
 
 // What the users of some requests saw.

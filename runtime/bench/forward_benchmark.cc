@@ -15,7 +15,7 @@ absl::StatusOr<double> ForwardBenchmark::Seconds(int64_t requests, int64_t outpu
   const int64_t blocks = shared_blocks + own_blocks * std::max<int64_t>(requests, 1);
   ALUDEL_ASSIGN_OR_RETURN(
       const auto pool,
-      BlockPool::Create(device_, model_->MakeKvLayout(blocks, shape_.block_tokens, DType::kBf16)));
+      BlockPool::Create(device_, model_->MakeKvLayout(blocks, shape_.block_tokens, shape_.kv_dtype)));
   const auto begun = std::chrono::steady_clock::now();
   const auto seconds = [begun] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();

@@ -21,6 +21,7 @@ class ForwardBenchmark {
     int64_t output_tokens = 1;  // at most, of a measurement; memory is for as many
     int block_tokens = 16;
     int64_t step_tokens = 256;  // of one forward pass
+    DType kv_dtype = DType::kBf16;
   };
 
   // `device` and `model` must outlive it.

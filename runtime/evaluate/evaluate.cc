@@ -97,7 +97,8 @@ class Evaluation {
       return absl::InvalidArgumentError(
           absl::StrCat("--qa ", job_.qa, ": none of its prompts fits the model"));
     }
-    ALUDEL_ASSIGN_OR_RETURN(meter_, LayerErrorMeter::Create(pair_->oracle(), pair_->consumer_pool()));
+    ALUDEL_ASSIGN_OR_RETURN(
+        meter_, LayerErrorMeter::Create(pair_->oracle(), pair_->oracle_pool(), pair_->tested_pool()));
     return absl::OkStatus();
   }
 
@@ -151,7 +152,9 @@ class Evaluation {
     return absl::StrFormat(
         "records 2 producer %s consumer %s codec %08x questions %08x %s%s chunk %d answers %d formats %s",
         pair_->producer().hash(), pair_->consumer().hash(), Checksum(manifest), Checksum(qa),
-        Name(job_.weights.value_or(FormatOf(job_.compute))), job_.unrounded_oracle ? " unrounded oracle" : "",
+        Name(job_.weights.value_or(FormatOf(job_.compute))),
+        absl::StrCat(job_.unrounded_oracle ? " unrounded oracle" : "",
+                     job_.kv_dtype == DType::kBf16 ? "" : absl::StrCat(" cache ", Name(job_.kv_dtype))),
         job_.max_num_batched_tokens, job_.max_answer_tokens, absl::StrJoin(names, ","));
   }
 
@@ -168,16 +171,16 @@ class Evaluation {
           absl::StrFormat("%s: a prompt has %d tokens; with an answer of %d the model holds %d", job_.qa,
                           prompt.size(), job_.max_answer_tokens, pair_->consumer().config().max_positions));
     }
-    BlockTable table;
-    ALUDEL_RETURN_IF_ERROR(table.Grow(pair_->consumer_pool(), room));
+    ALUDEL_ASSIGN_OR_RETURN(const PairUnderTest::Tables tables, pair_->Reserve(room));
+    const absl::Span<const BlockId> own = tables.oracle.ids();
     QuestionRecord record;
     const Clock::time_point begin = Clock::now();
     ALUDEL_RETURN_IF_ERROR(
-        RunTokens(pair_->oracle(), pair_->consumer_pool(), table.ids(), prompt, 0, tokens, nullptr, nullptr));
+        RunTokens(pair_->oracle(), pair_->oracle_pool(), own, prompt, 0, tokens, nullptr, nullptr));
     record.local_seconds = SecondsSince(begin);
-    ALUDEL_ASSIGN_OR_RETURN(const Answer oracle, AnswerGreedily(pair_->oracle(), pair_->consumer_pool(),
-                                                                table.ids(), prompt, job_.max_answer_tokens));
-    ALUDEL_RETURN_IF_ERROR(meter_->RememberOracle(table.ids(), prompt, oracle));
+    ALUDEL_ASSIGN_OR_RETURN(const Answer oracle, AnswerGreedily(pair_->oracle(), pair_->oracle_pool(), own,
+                                                                prompt, job_.max_answer_tokens));
+    ALUDEL_RETURN_IF_ERROR(meter_->RememberOracle(own, prompt, oracle));
     record.answer = oracle.tokens;
     record.prompt_tokens = static_cast<int64_t>(prompt.size());
     record.f1 = AnswerF1(Text(oracle.tokens), question.answers);
@@ -189,7 +192,7 @@ class Evaluation {
     for (const EncodedPrompt& one : encoded) record.producer_seconds -= one.seconds;
     for (size_t i = 0; i < encoded.size(); ++i) {
       ALUDEL_ASSIGN_OR_RETURN(FormatRecord shown, TryFormat(pair_->formats()[i], encoded[i], question, prompt,
-                                                            tokens, oracle, table));
+                                                            tokens, oracle, tables.tested));
       record.formats.push_back(std::move(shown));
     }
     return record;
@@ -209,11 +212,11 @@ class Evaluation {
     ALUDEL_ASSIGN_OR_RETURN(record.errors, meter_->Measure(table.ids(), range.begin, range.end));
     ALUDEL_ASSIGN_OR_RETURN(
         const Divergence divergence,
-        CompareWithOracle(pair_->consumer(), pair_->consumer_pool(), table.ids(), prompt, oracle));
+        CompareWithOracle(pair_->consumer(), pair_->tested_pool(), table.ids(), prompt, oracle));
     record.kl = divergence.kl;
     record.tv = divergence.tv;
     ALUDEL_ASSIGN_OR_RETURN(
-        record.answer, AnswerAfterComparison(pair_->consumer(), pair_->consumer_pool(), table.ids(), prompt,
+        record.answer, AnswerAfterComparison(pair_->consumer(), pair_->tested_pool(), table.ids(), prompt,
                                              oracle, divergence, job_.max_answer_tokens));
     record.f1 = AnswerF1(Text(record.answer), question.answers);
     record.em = AnswerExactMatch(Text(record.answer), question.answers);
@@ -318,6 +321,7 @@ class Evaluation {
     report.producer_hash = pair_->producer().hash();
     report.consumer_hash = pair_->consumer().hash();
     report.compute = Name(job_.compute);
+    report.kv_dtype = Name(job_.kv_dtype);
     report.questions = static_cast<int64_t>(questions_.size());
     report.texts = texts_;
     report.upgrades = upgrades_;

@@ -35,8 +35,9 @@ struct EvaluateJob {
   std::vector<int64_t> upgrade_after;
   int max_answer_tokens = 24;
   DType compute = DType::kF32;
-  std::optional<WeightFormat> weights;   // of both models: fp8, int8 or int4, or none
-  bool unrounded_oracle = false;         // `weights` are not the oracle's: KL then holds what they lose
+  std::optional<WeightFormat> weights;  // of both models: fp8, int8 or int4, or none
+  bool unrounded_oracle = false;        // `weights` are not the oracle's: KL then holds what they lose
+  DType kv_dtype = DType::kBf16;  // of the producer's cache and of what formats fill; the oracle's is bf16
   int64_t max_num_batched_tokens = 256;  // of the producer's prefill, hence of frames; the servers' default
   uint64_t seed = 1;                     // of the bootstrap
   std::string log;                       // where every question's record is kept (evaluation_log.h), or ""
@@ -125,6 +126,7 @@ struct EvaluateReport {
   std::vector<UpgradeResult> upgrades;  // by text, then by format
   std::vector<Example> examples;        // at most kMaxExamples, those that differ most first
   std::string command, machine, date;   // set by the tool; may be empty
+  std::string kv_dtype;                 // of what formats fill
 };
 
 inline constexpr size_t kMaxExamples = 200;

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "kernels/check.h"
+#include "kernels/fp8_pages.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -64,33 +66,41 @@ void WeighValues(const float* logits, const float* v, int64_t keys, int kv_dim, 
   for (int d = 0; d < head_dim; ++d) out[d] /= total;
 }
 
-void ToFloats(const uint8_t* bytes, DType dtype, int count, float* out) {
-  if (dtype == DType::kF32) {
-    std::memcpy(out, bytes, count * sizeof(float));
-    return;
-  }
-  for (int i = 0; i < count; ++i) {
+float NumberAt(const uint8_t* bytes, DType dtype) {
+  if (dtype == DType::kFp8) return FromFp8(Fp8{*bytes});
+  if (dtype == DType::kBf16) {
     Bf16 narrow;
-    std::memcpy(&narrow, bytes + i * sizeof(narrow), sizeof(narrow));
-    out[i] = ToFloat(narrow);
+    std::memcpy(&narrow, bytes, sizeof(narrow));
+    return ToFloat(narrow);
   }
+  float wide;
+  std::memcpy(&wide, bytes, sizeof(wide));
+  return wide;
+}
+
+// `scale`: what pages hold the numbers times.
+void ToFloats(const uint8_t* bytes, DType dtype, float scale, int count, float* out) {
+  for (int i = 0; i < count; ++i) out[i] = NumberAt(bytes + i * SizeOf(dtype), dtype) / scale;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LayerErrorMeter>> LayerErrorMeter::Create(Transformer& model,
-                                                                         BlockPool& pool) {
+                                                                         BlockPool& oracle_pool,
+                                                                         BlockPool& tested_pool) {
   const int64_t rows = model.options().max_rows;
   const ModelConfig& config = model.config();
   ALUDEL_ASSIGN_OR_RETURN(Buffer staging, model.device()->Allocate(rows * config.q_dim() * sizeof(float)));
   ALUDEL_ASSIGN_OR_RETURN(Buffer output, model.device()->Allocate(rows * config.hidden * sizeof(float)));
   return std::unique_ptr<LayerErrorMeter>(
-      new LayerErrorMeter(model, pool, std::move(staging), std::move(output)));
+      new LayerErrorMeter(model, oracle_pool, tested_pool, std::move(staging), std::move(output)));
 }
 
-LayerErrorMeter::LayerErrorMeter(Transformer& model, BlockPool& pool, Buffer staging, Buffer output)
+LayerErrorMeter::LayerErrorMeter(Transformer& model, BlockPool& oracle_pool, BlockPool& tested_pool,
+                                 Buffer staging, Buffer output)
     : model_(model),
-      pool_(pool),
+      oracle_pool_(oracle_pool),
+      tested_pool_(tested_pool),
       rope_(MakeRopeFrequencies(model.config(), model.context())),
       staging_(std::move(staging)),
       output_(std::move(output)),
@@ -113,27 +123,28 @@ absl::Status LayerErrorMeter::RememberOracle(absl::Span<const BlockId> blocks,
   first_query_ = static_cast<int64_t>(prompt.size()) - 1;
   queries_ = static_cast<int64_t>(answer.tokens.size());
   for (OracleLayer& layer : oracle_) layer.q.assign(queries_ * model_.config().q_dim(), 0.0f);
-  ALUDEL_RETURN_IF_ERROR(CompareWithOracle(model_, pool_, blocks, prompt, answer, this).status());
+  ALUDEL_RETURN_IF_ERROR(CompareWithOracle(model_, oracle_pool_, blocks, prompt, answer, this).status());
   for (int layer = 0; layer < model_.config().layers; ++layer) {
     OracleLayer& oracle = oracle_[layer];
     const size_t size = (first_query_ + queries_) * model_.config().kv_dim();
     oracle.cache.k.resize(size);
     oracle.cache.v.resize(size);
-    ALUDEL_RETURN_IF_ERROR(Read(layer, blocks, 0, first_query_ + queries_, &oracle.cache));
+    ALUDEL_RETURN_IF_ERROR(
+        Read(oracle_pool_.Layer(layer), blocks, 0, first_query_ + queries_, &oracle.cache));
     oracle.attended = Attend(oracle.q, oracle.cache);
     ALUDEL_ASSIGN_OR_RETURN(oracle.output_energy, OutputEnergy(layer, oracle.attended.values));
   }
   return absl::OkStatus();
 }
 
-absl::Status LayerErrorMeter::Read(int layer, absl::Span<const BlockId> blocks, int64_t begin, int64_t end,
-                                   Cache* cache) {
-  const PagedKv paged = pool_.Layer(layer);
+absl::Status LayerErrorMeter::Read(const PagedKv& paged, absl::Span<const BlockId> blocks, int64_t begin,
+                                   int64_t end, Cache* cache) {
   const size_t row_bytes = paged.head_dim * SizeOf(paged.dtype);
   const size_t block_bytes = row_bytes * paged.block_tokens * paged.kv_heads;
   page_.resize(block_bytes);
-  const std::pair<const void*, std::vector<float>*> planes[] = {{paged.k, &cache->k}, {paged.v, &cache->v}};
-  for (const auto& [plane, out] : planes) {
+  const std::tuple<const void*, float, std::vector<float>*> planes[] = {
+      {paged.k, KeyScale(paged.dtype), &cache->k}, {paged.v, 1.0f, &cache->v}};
+  for (const auto& [plane, scale, out] : planes) {
     for (int64_t block = begin / paged.block_tokens; block * paged.block_tokens < end; ++block) {
       const char* from = static_cast<const char*>(plane) + blocks[block] * block_bytes;
       model_.device()->CopyToHost(page_.data(), from, block_bytes, model_.stream());
@@ -144,7 +155,7 @@ absl::Status LayerErrorMeter::Read(int layer, absl::Span<const BlockId> blocks, 
         const int64_t token = first + row % paged.block_tokens;
         if (token < begin || token >= end) continue;
         const int64_t head = row / paged.block_tokens;
-        ToFloats(page_.data() + row * row_bytes, paged.dtype, paged.head_dim,
+        ToFloats(page_.data() + row * row_bytes, paged.dtype, scale, paged.head_dim,
                  out->data() + (token * paged.kv_heads + head) * paged.head_dim);
       }
     }
@@ -203,7 +214,7 @@ absl::StatusOr<std::vector<LayerError>> LayerErrorMeter::Measure(absl::Span<cons
   for (int layer = 0; layer < config.layers; ++layer) {
     const OracleLayer& oracle = oracle_[layer];
     Cache cache = oracle.cache;
-    ALUDEL_RETURN_IF_ERROR(Read(layer, blocks, begin, end, &cache));
+    ALUDEL_RETURN_IF_ERROR(Read(tested_pool_.Layer(layer), blocks, begin, end, &cache));
     const size_t first = begin * config.kv_dim(), last = end * config.kv_dim();
     errors[layer].k = Compare(cache.k, oracle.cache.k, first, last);
     errors[layer].v = Compare(cache.v, oracle.cache.v, first, last);

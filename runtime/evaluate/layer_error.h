@@ -41,16 +41,18 @@ struct LayerError {
 };
 
 // Remembers the oracle of one prompt after another, and measures reconstructed caches against it. The queries
-// are those of the last prompt token and of the oracle's answer. One thread; model and pool must outlive it.
+// are those of the last prompt token and of the oracle's answer. One thread; model and pools must outlive it.
 class LayerErrorMeter : public LayerObserver {
  public:
-  static absl::StatusOr<std::unique_ptr<LayerErrorMeter>> Create(Transformer& model, BlockPool& pool);
+  // Both pools may be one, also by type.
+  static absl::StatusOr<std::unique_ptr<LayerErrorMeter>> Create(Transformer& model, BlockPool& oracle_pool,
+                                                                 BlockPool& tested_pool);
 
-  // `blocks` hold the oracle's cache of all but the last token of `prompt`, and room for the answer.
+  // `blocks` of the oracle's pool hold the oracle's cache of all but the last token of `prompt`, and room for the answer.
   absl::Status RememberOracle(absl::Span<const BlockId> blocks, absl::Span<const int32_t> prompt,
                               const Answer& answer);
 
-  // One entry per layer. `blocks` hold the cache under test; tokens [begin, end) of it were handed over.
+  // One entry per layer. `blocks` of the tested pool hold the cache under test; tokens [begin, end) of it were handed over.
   absl::StatusOr<std::vector<LayerError>> Measure(absl::Span<const BlockId> blocks, int64_t begin,
                                                   int64_t end);
 
@@ -73,14 +75,17 @@ class LayerErrorMeter : public LayerObserver {
     double output_energy = 0;
   };
 
-  LayerErrorMeter(Transformer& model, BlockPool& pool, Buffer staging, Buffer output);
-  absl::Status Read(int layer, absl::Span<const BlockId> blocks, int64_t begin, int64_t end, Cache* cache);
+  LayerErrorMeter(Transformer& model, BlockPool& oracle_pool, BlockPool& tested_pool, Buffer staging,
+                  Buffer output);
+  absl::Status Read(const PagedKv& paged, absl::Span<const BlockId> blocks, int64_t begin, int64_t end,
+                    Cache* cache);
   Attended Attend(const std::vector<float>& q, const Cache& cache) const;
   // ||values W_o||^2 over all queries.
   absl::StatusOr<double> OutputEnergy(int layer, const std::vector<float>& values);
 
   Transformer& model_;
-  BlockPool& pool_;
+  BlockPool& oracle_pool_;
+  BlockPool& tested_pool_;
   RopeFrequencies rope_;
   Buffer staging_;  // f32 [max_rows, q_dim]
   Buffer output_;   // f32 [max_rows, hidden]

@@ -110,6 +110,7 @@ absl::Status Run(int argc, char** argv) {
             "of one prefill step; frames are cut there");
   machine.AddCompute(&flags, job.compute, "arithmetic of both models and the codec");
   machine.AddWeights(&flags);
+  machine.AddKvDtype(&flags, "of both models' caches, but of the oracle's, which is bf16");
   flags.Add("unrounded-oracle", &job.unrounded_oracle,
             "compare with the consumer as it is stored: KL then holds what --weights loses");
   flags.Add("seed", "N", &seed, "of the bootstrap");
@@ -134,6 +135,7 @@ absl::Status Run(int argc, char** argv) {
   ALUDEL_ASSIGN_OR_RETURN(job.upgrade_after, ParseUpgradeAfter(upgrade_after, job.window_tokens));
   ALUDEL_ASSIGN_OR_RETURN(job.compute, machine.Compute());
   ALUDEL_ASSIGN_OR_RETURN(job.weights, machine.Weights());
+  ALUDEL_ASSIGN_OR_RETURN(job.kv_dtype, machine.KvDtype());
   if (job.unrounded_oracle && !job.weights.has_value()) {
     return absl::InvalidArgumentError("--unrounded-oracle says nothing without --weights, which rounds");
   }

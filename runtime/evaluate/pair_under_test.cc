@@ -18,10 +18,12 @@ constexpr int kBlockTokens = 16;
 
 using Clock = std::chrono::steady_clock;
 
-absl::StatusOr<std::unique_ptr<BlockPool>> MakePool(const Transformer& model, Device* device,
-                                                    int64_t tokens) {
+constexpr DType kOracleDtype = DType::kBf16;
+
+absl::StatusOr<std::unique_ptr<BlockPool>> MakePool(const Transformer& model, Device* device, int64_t tokens,
+                                                    DType dtype) {
   const int64_t blocks = tokens / kBlockTokens + 1;
-  return BlockPool::Create(device, model.MakeKvLayout(blocks, kBlockTokens, DType::kBf16));
+  return BlockPool::Create(device, model.MakeKvLayout(blocks, kBlockTokens, dtype));
 }
 
 }  // namespace
@@ -45,9 +47,24 @@ absl::StatusOr<std::unique_ptr<PairUnderTest>> PairUnderTest::Load(const Evaluat
   pair->writer_ = std::make_unique<PromptWriter>(std::move(writer));
   ALUDEL_RETURN_IF_ERROR(pair->OpenFormats(job));
   const int64_t tokens = pair->consumer_->config().max_positions;
-  ALUDEL_ASSIGN_OR_RETURN(pair->producer_pool_, MakePool(*pair->producer_, device, tokens));
-  ALUDEL_ASSIGN_OR_RETURN(pair->consumer_pool_, MakePool(*pair->consumer_, device, tokens));
+  const DType dtype = job.kv_dtype;
+  ALUDEL_ASSIGN_OR_RETURN(pair->producer_pool_, MakePool(*pair->producer_, device, tokens, dtype));
+  ALUDEL_ASSIGN_OR_RETURN(pair->oracle_pool_, MakePool(*pair->consumer_, device, tokens, kOracleDtype));
+  if (dtype != kOracleDtype) {
+    ALUDEL_ASSIGN_OR_RETURN(pair->tested_pool_, MakePool(*pair->consumer_, device, tokens, dtype));
+  }
   return pair;
+}
+
+absl::StatusOr<PairUnderTest::Tables> PairUnderTest::Reserve(int64_t tokens) {
+  Tables tables;
+  ALUDEL_RETURN_IF_ERROR(tables.oracle.Grow(*oracle_pool_, tokens));
+  if (tested_pool_ != nullptr) {
+    ALUDEL_RETURN_IF_ERROR(tables.tested.Grow(*tested_pool_, tokens));
+  } else {
+    for (const BlockRef& block : tables.oracle.blocks()) tables.tested.Append(block);
+  }
+  return tables;
 }
 
 absl::Status PairUnderTest::OpenFormats(const EvaluateJob& job) {
@@ -104,12 +121,12 @@ absl::StatusOr<double> PairUnderTest::Reconstruct(const FormatUnderTest& format,
                                                   absl::Span<const int32_t> ids, int64_t tokens,
                                                   const BlockTable& table) {
   const TokenRange range = HandedOver(format.decoder->spec(), tokens + 1);
-  const KvTarget target{consumer_.get(), consumer_pool_.get(), table.ids(), ids, range.end, range.begin};
+  const KvTarget target{consumer_.get(), &tested_pool(), table.ids(), ids, range.end, range.begin};
   const Clock::time_point start = Clock::now();
   if (range.tokens() > 0) ALUDEL_RETURN_IF_ERROR(ApplyFrames(frames, *format.decoder, target));
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   ALUDEL_RETURN_IF_ERROR(
-      RunTokens(*consumer_, *consumer_pool_, table.ids(), ids, range.end, tokens, nullptr, nullptr));
+      RunTokens(*consumer_, tested_pool(), table.ids(), ids, range.end, tokens, nullptr, nullptr));
   return seconds;
 }
 

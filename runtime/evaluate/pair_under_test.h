@@ -41,16 +41,24 @@ class PairUnderTest {
 
   Transformer& producer() { return *producer_; }
   Transformer& consumer() { return *consumer_; }
-  // The consumer, or the same model with its weights not rounded; over consumer_pool() either way.
+  // The consumer, or the same model with its weights not rounded; over oracle_pool() either way.
   Transformer& oracle() { return oracle_ == nullptr ? *consumer_ : *oracle_; }
-  BlockPool& consumer_pool() { return *consumer_pool_; }
+  BlockPool& oracle_pool() { return *oracle_pool_; }
+  // What formats fill: EvaluateJob::kv_dtype. The oracle's where that is of the same type.
+  BlockPool& tested_pool() { return tested_pool_ == nullptr ? *oracle_pool_ : *tested_pool_; }
   const PromptWriter& writer() const { return *writer_; }
   const ArtifactManifest& manifest() const { return manifest_; }
   const std::vector<FormatUnderTest>& formats() const { return formats_; }
 
+  // The consumer's blocks for one prompt, of either pool; the same ones where the pools are.
+  struct Tables {
+    BlockTable oracle, tested;
+  };
+  absl::StatusOr<Tables> Reserve(int64_t tokens);
+
   // Encodes tokens [0, tokens) of `ids` once for every format that ships anything. [formats]
   absl::StatusOr<std::vector<EncodedPrompt>> EncodeAll(absl::Span<const int32_t> ids, int64_t tokens);
-  // Fills the consumer's cache of tokens [0, tokens), recomputed ones included, in the blocks of `table`.
+  // Fills the cache under test with tokens [0, tokens), recomputed ones included, in the blocks of `table`.
   // Seconds of everything but the tail.
   absl::StatusOr<double> Reconstruct(const FormatUnderTest& format, const std::vector<StoredFrame>& frames,
                                      absl::Span<const int32_t> ids, int64_t tokens, const BlockTable& table);
@@ -60,7 +68,7 @@ class PairUnderTest {
   absl::Status OpenFormats(const EvaluateJob& job);
 
   std::unique_ptr<Transformer> producer_, consumer_, oracle_;
-  std::unique_ptr<BlockPool> producer_pool_, consumer_pool_;
+  std::unique_ptr<BlockPool> producer_pool_, oracle_pool_, tested_pool_;
   std::unique_ptr<PromptWriter> writer_;
   ArtifactManifest manifest_;
   std::vector<FormatUnderTest> formats_;

@@ -24,18 +24,18 @@ absl::Status ScoreTokens(Transformer& model, BlockPool& pool, absl::Span<const i
 
 absl::Status ScoreWindow(PairUnderTest& pair, absl::Span<const int32_t> window, TextNats* nats) {
   const int64_t handed_over = HandedOverOf(window);
-  BlockPool& pool = pair.consumer_pool();
-  BlockTable table;
-  ALUDEL_RETURN_IF_ERROR(table.Grow(pool, static_cast<int64_t>(window.size())));
+  ALUDEL_ASSIGN_OR_RETURN(const PairUnderTest::Tables tables,
+                          pair.Reserve(static_cast<int64_t>(window.size())));
+  ALUDEL_RETURN_IF_ERROR(RunTokens(pair.oracle(), pair.oracle_pool(), tables.oracle.ids(), window, 0,
+                                   handed_over, nullptr, nullptr));
   ALUDEL_RETURN_IF_ERROR(
-      RunTokens(pair.oracle(), pool, table.ids(), window, 0, handed_over, nullptr, nullptr));
-  ALUDEL_RETURN_IF_ERROR(ScoreTokens(pair.oracle(), pool, window, handed_over + 1, table, &nats->oracle));
+      ScoreTokens(pair.oracle(), pair.oracle_pool(), window, handed_over + 1, tables.oracle, &nats->oracle));
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<EncodedPrompt> encoded, pair.EncodeAll(window, handed_over));
   for (size_t i = 0; i < encoded.size(); ++i) {
     ALUDEL_RETURN_IF_ERROR(
-        pair.Reconstruct(pair.formats()[i], encoded[i].frames, window, handed_over, table).status());
-    ALUDEL_RETURN_IF_ERROR(
-        ScoreTokens(pair.consumer(), pool, window, handed_over + 1, table, &nats->formats[i]));
+        pair.Reconstruct(pair.formats()[i], encoded[i].frames, window, handed_over, tables.tested).status());
+    ALUDEL_RETURN_IF_ERROR(ScoreTokens(pair.consumer(), pair.tested_pool(), window, handed_over + 1,
+                                       tables.tested, &nats->formats[i]));
   }
   return absl::OkStatus();
 }

@@ -65,12 +65,15 @@ class Window {
  public:
   static absl::StatusOr<Window> Open(PairUnderTest& pair, absl::Span<const int32_t> ids) {
     Window window(pair, ids);
-    ALUDEL_RETURN_IF_ERROR(window.table_.Grow(pair.consumer_pool(), static_cast<int64_t>(ids.size())));
-    ALUDEL_RETURN_IF_ERROR(window.Run(0, window.begin_));
+    ALUDEL_ASSIGN_OR_RETURN(window.tables_, pair.Reserve(static_cast<int64_t>(ids.size())));
+    const absl::Span<const BlockId> own = window.tables_.oracle.ids();
     ALUDEL_RETURN_IF_ERROR(
-        window.Read(window.begin_, window.end_, [&](int64_t, absl::Span<const float> logits) {
-          window.oracle_.insert(window.oracle_.end(), logits.begin(), logits.end());
-        }));
+        RunTokens(pair.consumer(), pair.oracle_pool(), own, ids, 0, window.begin_, nullptr, nullptr));
+    ALUDEL_RETURN_IF_ERROR(ForwardEach(pair.consumer(), pair.oracle_pool(), own, ids, window.begin_,
+                                       window.end_, [&](int64_t, absl::Span<const float> logits) {
+                                         window.oracle_.insert(window.oracle_.end(), logits.begin(),
+                                                               logits.end());
+                                       }));
     return window;
   }
 
@@ -87,11 +90,13 @@ class Window {
       kl.push_back(Diverge(own, logits).kl);
     };
     const int64_t upgraded = curve.after.has_value() ? begin_ + *curve.after : end_;
-    ALUDEL_RETURN_IF_ERROR(pair_.Reconstruct(*formats.base, prompt.base, ids_, begin_, table_).status());
+    ALUDEL_RETURN_IF_ERROR(
+        pair_.Reconstruct(*formats.base, prompt.base, ids_, begin_, tables_.tested).status());
     ALUDEL_RETURN_IF_ERROR(Read(begin_, upgraded, diverge));
     // The tokens of the prompt that the codec leaves to the consumer are as what was read after them.
     if (curve.again || upgraded == begin_) {
-      ALUDEL_RETURN_IF_ERROR(pair_.Reconstruct(*formats.whole, prompt.joined, ids_, begin_, table_).status());
+      ALUDEL_RETURN_IF_ERROR(
+          pair_.Reconstruct(*formats.whole, prompt.joined, ids_, begin_, tables_.tested).status());
       ALUDEL_RETURN_IF_ERROR(Run(begin_, upgraded));
     } else if (upgraded < end_) {
       ALUDEL_RETURN_IF_ERROR(Upgrade(*formats.whole, prompt.joined));
@@ -105,12 +110,12 @@ class Window {
       : pair_(pair), ids_(ids), begin_(HandedOverOf(ids)), end_(static_cast<int64_t>(ids.size()) - 1) {}
 
   absl::Status Run(int64_t begin, int64_t end) {
-    return RunTokens(pair_.consumer(), pair_.consumer_pool(), table_.ids(), ids_, begin, end, nullptr,
+    return RunTokens(pair_.consumer(), pair_.tested_pool(), tables_.tested.ids(), ids_, begin, end, nullptr,
                      nullptr);
   }
   absl::Status Read(int64_t begin, int64_t end,
                     absl::FunctionRef<void(int64_t, absl::Span<const float>)> each) {
-    return ForwardEach(pair_.consumer(), pair_.consumer_pool(), table_.ids(), ids_, begin, end, each);
+    return ForwardEach(pair_.consumer(), pair_.tested_pool(), tables_.tested.ids(), ids_, begin, end, each);
   }
   // What was handed over, and nothing that was computed over it.
   absl::Status Upgrade(const FormatUnderTest& whole, const std::vector<StoredFrame>& frames) {
@@ -118,13 +123,13 @@ class Window {
     if (range.tokens() == 0) return absl::OkStatus();
     return ApplyFrames(
         frames, *whole.decoder,
-        {&pair_.consumer(), &pair_.consumer_pool(), table_.ids(), ids_, range.end, range.begin});
+        {&pair_.consumer(), &pair_.tested_pool(), tables_.tested.ids(), ids_, range.end, range.begin});
   }
 
   PairUnderTest& pair_;
   const absl::Span<const int32_t> ids_;
   const int64_t begin_, end_;  // tokens [begin, end) are read, each for what follows it
-  BlockTable table_;
+  PairUnderTest::Tables tables_;
   std::vector<float> oracle_;  // [end - begin, vocab]
 };
 

@@ -86,7 +86,7 @@ ordered_json DescribeTokenizer(const std::string& directory, const ModelConfig& 
 ordered_json PlanMemory(const ModelConfig& config, const MemoryPlanOptions& options) {
   const int64_t context =
       options.context > 0 ? options.context : std::min(config.max_positions, kDefaultPlanContext);
-  const KvLayout block{config.layers, config.kv_heads, config.head_dim, 16, 1, DType::kBf16};
+  const KvLayout block{config.layers, config.kv_heads, config.head_dim, 16, 1, options.kv_dtype};
   TransformerOptions transformer;
   transformer.compute = options.compute;
   transformer.weights = options.weights;
@@ -243,7 +243,7 @@ absl::StatusOr<ordered_json> InspectModel(const ModelPath& path, const MemoryPla
        {ChatTemplate::Load(directory).status(), GenerationConfig::Load(directory).status()}) {
     if (!status.ok() && !absl::IsNotFound(status)) problems.push_back(std::string(status.message()));
   }
-  const KvLayout token{config.layers, config.kv_heads, config.head_dim, 1, 1, DType::kBf16};
+  const KvLayout token{config.layers, config.kv_heads, config.head_dim, 1, 1, options.kv_dtype};
   ordered_json report;
   report["model"] = DescribeModel(directory, config);
   report["weights"] = DescribeWeights(files);

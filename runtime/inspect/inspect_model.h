@@ -16,6 +16,7 @@ namespace aludel {
 struct MemoryPlanOptions {
   DType compute = DType::kBf16;
   std::optional<WeightFormat> weights;
+  DType kv_dtype = DType::kBf16;
   int64_t concurrency = 8;
   int64_t context = 0;  // tokens of one sequence; 0: the model's own, at most 8192
 };

@@ -20,7 +20,7 @@ struct KvLayout {
   DType dtype = DType::kBf16;
 
   int kv_dim() const { return kv_heads * head_dim; }
-  // Bytes of K and V of one token over all layers: what `raw` has to ship.
+  // Bytes of K and V of one token over all layers; of bf16, what `raw` has to ship.
   size_t bytes_per_token() const { return size_t{2} * layers * kv_dim() * SizeOf(dtype); }
   size_t plane_bytes() const { return static_cast<size_t>(blocks) * block_tokens * kv_dim() * SizeOf(dtype); }
   size_t total_bytes() const { return 2 * plane_bytes() * layers; }

@@ -23,6 +23,11 @@ void MachineFlags::AddWeights(FlagSet* flags) {
              "what matrices are rounded to: fp8, int8 or int4; empty: not rounded");
 }
 
+void MachineFlags::AddKvDtype(FlagSet* flags, const std::string& of_what) {
+  flags->Add("kv-dtype", "TYPE", &kv_dtype_,
+             absl::StrCat(of_what, ", as engine.kv_dtype of the servers: bf16, f32 or fp8").c_str());
+}
+
 void MachineFlags::AddDevice(FlagSet* flags, const char* help) {
   flags->Add("device", "NAME", &device_, help);
 }
@@ -44,6 +49,13 @@ absl::StatusOr<std::optional<WeightFormat>> MachineFlags::Weights() const {
   const std::optional<WeightFormat> format = ParseWeightFormat(weights_);
   if (format.has_value() && HasScales(*format)) return format;
   return absl::InvalidArgumentError(absl::StrCat("--weights is \"", weights_, "\", want fp8, int8 or int4"));
+}
+
+absl::StatusOr<DType> MachineFlags::KvDtype() const {
+  for (const DType type : {DType::kBf16, DType::kF32, DType::kFp8}) {
+    if (kv_dtype_ == Name(type)) return type;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--kv-dtype is \"", kv_dtype_, "\", want bf16, f32 or fp8"));
 }
 
 absl::StatusOr<int> MachineFlags::Threads() const {

@@ -19,6 +19,7 @@ class MachineFlags {
  public:
   void AddCompute(FlagSet* flags, DType by_default, const std::string& of_what);  // --compute
   void AddWeights(FlagSet* flags);                                                // --weights
+  void AddKvDtype(FlagSet* flags, const std::string& of_what);                    // --kv-dtype
   void AddDevice(FlagSet* flags, const char* help = "cpu or cuda:N");             // --device
   void AddThreads(FlagSet* flags);                                                // --threads, --cores
 
@@ -26,6 +27,8 @@ class MachineFlags {
   absl::StatusOr<DType> Compute() const;
   // Fp8, int8, int4 or nothing. InvalidArgument for another format.
   absl::StatusOr<std::optional<WeightFormat>> Weights() const;
+  // InvalidArgument for another type than f32, bf16 and fp8.
+  absl::StatusOr<DType> KvDtype() const;
   const std::string& device() const { return device_; }
   // 0: all allowed cores. InvalidArgument below.
   absl::StatusOr<int> Threads() const;
@@ -34,6 +37,7 @@ class MachineFlags {
  private:
   std::string compute_ = Name(DType::kBf16);
   std::string weights_;
+  std::string kv_dtype_ = Name(DType::kBf16);
   std::string device_ = "cpu";
   std::string cores_;
   int64_t threads_ = 0;

@@ -130,6 +130,7 @@ absl::Status EngineCommand(int argc, char** argv) {
   flags.Add("steps", "N", &adapters.steps, "of each kind, with --adapters");
   machine.AddCompute(&flags, options.compute, "arithmetic of the model");
   machine.AddWeights(&flags);
+  machine.AddKvDtype(&flags, "of the cache");
   machine.AddDevice(&flags);
   machine.AddThreads(&flags);
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
@@ -140,6 +141,7 @@ absl::Status EngineCommand(int argc, char** argv) {
   if (options.model.empty()) return absl::InvalidArgumentError("--model is needed (see --help)");
   ALUDEL_ASSIGN_OR_RETURN(options.compute, machine.Compute());
   ALUDEL_ASSIGN_OR_RETURN(options.weights, machine.Weights());
+  ALUDEL_ASSIGN_OR_RETURN(options.kv_dtype, machine.KvDtype());
   ALUDEL_ASSIGN_OR_RETURN(const auto device, machine.Open());
   StopOnSignals();
   if (adapters.adapters > 0) return MeasureAdapters(adapters, options, device.get());

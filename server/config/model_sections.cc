@@ -14,7 +14,9 @@
 namespace aludel {
 namespace {
 
-DType ReadDType(const std::string& name) { return name == "f32" ? DType::kF32 : DType::kBf16; }
+DType ReadDType(const std::string& name) {
+  return name == "f32" ? DType::kF32 : name == "fp8" ? DType::kFp8 : DType::kBf16;
+}
 
 // The host of "host:port", with any free port.
 std::string AnyPortOf(const std::string& listen) { return listen.substr(0, listen.rfind(':')) + ":0"; }

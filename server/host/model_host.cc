@@ -116,7 +116,10 @@ absl::Status ModelHost::Load(const ModelOptions& options, const CodecOptions& co
           ": a block of ", block_bytes, " bytes", padding > 0 ? " and one that fills decode steps up" : ""));
     }
   }
-  ALUDEL_ASSIGN_OR_RETURN(prefill_samples_, WarmUp(*model_));
+  if (engine.kv_dtype == DType::kFp8 && options.device.name != "cpu") {
+    spdlog::info("engine.kv_dtype is \"fp8\": prefill attention takes the kernel of instructions \"mma\"");
+  }
+  ALUDEL_ASSIGN_OR_RETURN(prefill_samples_, WarmUp(*model_, engine.kv_dtype));
   const PrefillSample& longest = prefill_samples_.back();
   spdlog::info("warm: prefill of {} tokens took {:.1f} ms", longest.tokens, 1e3 * longest.seconds);
   const auto start = std::chrono::steady_clock::now();

@@ -32,13 +32,13 @@ absl::StatusOr<double> Prefill(Transformer& model, BlockPool& pool, absl::Span<c
 
 }  // namespace
 
-absl::StatusOr<std::vector<PrefillSample>> WarmUp(Transformer& model) {
+absl::StatusOr<std::vector<PrefillSample>> WarmUp(Transformer& model, DType kv_dtype) {
   const ModelConfig& config = model.config();
   const int64_t longest = std::min<int64_t>(kLongest, config.max_positions);
   const int64_t blocks = (longest + kBlockTokens - 1) / kBlockTokens;
   ALUDEL_ASSIGN_OR_RETURN(
       const std::unique_ptr<BlockPool> pool,
-      BlockPool::Create(model.device(), model.MakeKvLayout(blocks, kBlockTokens, DType::kBf16)));
+      BlockPool::Create(model.device(), model.MakeKvLayout(blocks, kBlockTokens, kv_dtype)));
   std::mt19937 random(1);
   std::vector<PrefillSample> samples;
   for (int64_t tokens = std::min(kShortest, longest); tokens <= longest; tokens *= kGrowth) {

@@ -101,6 +101,7 @@ absl::StatusOr<int> Run(int argc, char** argv) {
   flags.Add("context", "N", &request.plan.context, "tokens of each; 0: the model's, at most 8192");
   machine.AddCompute(&flags, request.plan.compute, "arithmetic of the server");
   machine.AddWeights(&flags);
+  machine.AddKvDtype(&flags, "of the cache, for the memory plan");
   flags.Add("json", &as_json, "print JSON, for scripts");
   flags.AddVersion(std::string("aludel-inspect ") + kVersion);
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
@@ -119,6 +120,7 @@ absl::StatusOr<int> Run(int argc, char** argv) {
   }
   ALUDEL_ASSIGN_OR_RETURN(request.plan.compute, machine.Compute());
   ALUDEL_ASSIGN_OR_RETURN(request.plan.weights, machine.Weights());
+  ALUDEL_ASSIGN_OR_RETURN(request.plan.kv_dtype, machine.KvDtype());
   ALUDEL_ASSIGN_OR_RETURN(const ordered_json report, Inspect(request));
   const std::string text = as_json ? report.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n"
                                    : RenderText(report);

@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/fp8_pages.h"
 #include "kernels/ops.h"
 
 namespace aludel {
@@ -25,6 +26,7 @@ struct AttentionCase {
   int64_t window;
   std::vector<Sequence> sequences;
   bool bf16_rows = false;  // q and out
+  bool fp8 = false;        // pages hold numbers that FP8 has
   // Whether rows of q and out begin at multiples of 16 bytes; unset: drawn.
   std::optional<bool> aligned_rows = std::nullopt;
 };
@@ -43,6 +45,9 @@ struct AttentionProblem {
 
   int q_dim() const { return c.heads * c.head_dim; }
   size_t plane() const { return k.size(); }
+  // The pool as pages of FP8, exactly.
+  std::vector<Fp8> Fp8Keys() const { return AsFp8(k, KeyScale(DType::kFp8)); }
+  std::vector<Fp8> Fp8Values() const { return AsFp8(v, 1.0f); }
   int64_t Element(const SequenceRows& s, int64_t position, int kv_head) const {
     const int64_t block = s.blocks[position / c.block_tokens];
     return ((block * c.kv_heads + kv_head) * c.block_tokens + position % c.block_tokens) * c.head_dim;
@@ -62,6 +67,14 @@ struct AttentionProblem {
   std::vector<SequenceRows> sequences;  // block lists point into `blocks`
   std::vector<Bf16> k, v;               // the pool
   std::vector<float> q;                 // [rows, q_stride]
+
+ private:
+  static std::vector<Fp8> AsFp8(const std::vector<Bf16>& pool, float scale) {
+    std::vector<Fp8> codes(pool.size());
+    std::transform(pool.begin(), pool.end(), codes.begin(),
+                   [&](Bf16 value) { return ToFp8(ToFloat(value) * scale); });
+    return codes;
+  }
 };
 
 inline AttentionProblem::AttentionProblem(const AttentionCase& shapes, std::mt19937_64& random) : c(shapes) {
@@ -88,9 +101,13 @@ inline AttentionProblem::AttentionProblem(const AttentionCase& shapes, std::mt19
     for (int64_t p = 0; p < s.past + s.rows; ++p) {
       for (int h = 0; h < c.kv_heads; ++h) {
         const int64_t at = Element(sequences.back(), p, h);
+        const auto draw = [&](float scale) {
+          const float value = normal(random);
+          return ToBf16(c.fp8 ? FromFp8(ToFp8(value * scale)) / scale : value);
+        };
         for (int d = 0; d < c.head_dim; ++d) {
-          k[at + d] = ToBf16(normal(random));
-          v[at + d] = ToBf16(normal(random));
+          k[at + d] = draw(KeyScale(DType::kFp8));
+          v[at + d] = draw(1.0f);
         }
       }
     }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/fp8_pages.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/ops_fixture.h"
 
@@ -28,6 +29,11 @@ class PagedOpsTest : public OpsTest {
   static constexpr int kBlocks = 40;
 
   void Check(const PagedCase& c);
+};
+
+class AttentionOpsTest : public OpsTest {
+ protected:
+  void CheckAttention(const AttentionCase& c);
 };
 
 // The rotated keys, values and outputs of one sequence, recomputed in double from rows it was given.
@@ -215,7 +221,9 @@ TEST_P(OpsTest, PagesAreTheSameFromBf16AndFromF32) {
   const std::vector<SequenceRows> sequences = {{0, kRows, 5, blocks}};
   const auto pages = [&](const TensorView& k_there, const TensorView& v_there, auto empty) {
     const auto k_pages = OnDevice(empty), v_pages = OnDevice(empty);
-    const DType type = k_pages.View(1, 1).dtype;
+    const DType type = sizeof(empty[0]) == 4   ? DType::kF32
+                       : sizeof(empty[0]) == 2 ? DType::kBf16
+                                               : DType::kFp8;
     const PagedKv kv{k_pages.data(), v_pages.data(), type, kBlockTokens, kKvHeads, kHeadDim};
     ops_->RopeWriteKv(k_there, v_there, rope, sequences, kv, {});
     return std::make_pair(k_pages.Read().value(), v_pages.Read().value());
@@ -235,6 +243,63 @@ TEST_P(OpsTest, PagesAreTheSameFromBf16AndFromF32) {
   };
   check(Poisoned(kPlane));
   check(Narrow(Poisoned(kPlane)));
+  check(std::vector<Fp8>(kPlane, Fp8{kE4m3Nan}));
+}
+
+// Rows of every size that pages of FP8 have numbers for and beyond, against the rounding in double. Rows are f32.
+TEST_P(OpsTest, PagesOfFp8HoldTheNearestNumbers) {
+  constexpr int kKvHeads = 2, kBlockTokens = 8, kBlocks = 9;
+  const std::vector<int32_t> blocks = {7, 0, 3, 8, 1, 5};
+  for (const int head_dim : {32, 18, 128}) {
+    const int half = head_dim / 2, kv_dim = kKvHeads * head_dim;
+    constexpr int64_t kRows = 37, kFirst = 5;
+    std::vector<float> inverse_frequency;
+    for (int i = 0; i < half; ++i)
+      inverse_frequency.push_back(static_cast<float>(std::pow(5e5, -2.0 * i / head_dim)));
+    std::vector<float> k = Random(kRows * kv_dim), v = Random(kRows * kv_dim);
+    for (std::vector<float>* rows : {&k, &v}) {
+      for (float& value : *rows) value *= std::exp2(static_cast<float>(random_() % 24) - 12.0f);
+    }
+    v[3] = std::numeric_limits<float>::quiet_NaN();
+    const std::vector<Fp8> empty(int64_t{kBlocks} * kBlockTokens * kv_dim, Fp8{kE4m3Nan});
+    const auto k_pages = OnDevice(empty), v_pages = OnDevice(empty);
+    const PagedKv kv{k_pages.data(), v_pages.data(), DType::kFp8, kBlockTokens, kKvHeads, head_dim};
+    const std::vector<SequenceRows> sequences = {{0, kRows, kFirst, blocks}};
+    const auto k_there = OnDevice(k), v_there = OnDevice(v);
+    ops_->RopeWriteKv(k_there.View(kRows, kv_dim), v_there.View(kRows, kv_dim), {inverse_frequency},
+                      sequences, kv, {});
+    const std::vector<Fp8> keys = k_pages.Read().value(), values = v_pages.Read().value();
+    // That `code` is a nearest one to `value`, which is known but for `slack`.
+    const auto expect_nearest = [](Fp8 code, double value, double slack) {
+      const double found = FromFp8(code);
+      const double size = std::min(std::fabs(value), 448.0);
+      const double step = std::exp2(std::max(std::floor(std::log2(std::max(size, 0x1p-20))), -6.0) - 3);
+      ASSERT_NEAR(found, std::clamp(value, -448.0, 448.0), step / 2 + slack) << value;
+    };
+    for (int64_t r = 0; r < kRows; ++r) {
+      const int64_t position = kFirst + r;
+      for (int head = 0; head < kKvHeads; ++head) {
+        const int64_t page = ((int64_t{blocks[position / kBlockTokens]} * kKvHeads + head) * kBlockTokens +
+                              position % kBlockTokens) *
+                             head_dim;
+        const float* const k_row = &k[r * kv_dim + head * head_dim];
+        for (int d = 0; d < head_dim; ++d) {
+          const float value = v[r * kv_dim + head * head_dim + d];
+          if (std::isnan(value)) {
+            ASSERT_TRUE(std::isnan(FromFp8(values[page + d])));
+          } else {
+            ASSERT_EQ(values[page + d].bits, ToFp8(RoundToBf16(value)).bits) << value;
+          }
+          const double low = RoundToBf16(k_row[d % half]), high = RoundToBf16(k_row[d % half + half]);
+          const double angle = static_cast<double>(position) * inverse_frequency[d % half];
+          const double rotated = d < half ? low * std::cos(angle) - high * std::sin(angle)
+                                          : high * std::cos(angle) + low * std::sin(angle);
+          ASSERT_NO_FATAL_FAILURE(
+              expect_nearest(keys[page + d], rotated / 4, 1e-6 * (std::fabs(low) + std::fabs(high))));
+        }
+      }
+    }
+  }
 }
 
 TEST_P(PagedOpsTest, AttendOverScatteredPagesInF32) {
@@ -260,10 +325,36 @@ TEST_P(PagedOpsTest, AttendWithinASlidingWindow) {
   Check({40, 1, 16, 70, DType::kBf16});
 }
 
+void AttentionOpsTest::CheckAttention(const AttentionCase& c) {
+  SCOPED_TRACE(testing::Message() << c);
+  const AttentionProblem problem(c, random_);
+  const auto k = OnDevice(problem.k), v = OnDevice(problem.v);
+  const auto narrow_k = OnDevice(problem.Fp8Keys()), narrow_v = OnDevice(problem.Fp8Values());
+  const auto q = OnDevice(problem.q);
+  const auto narrow_q = OnDevice(Narrow(problem.q));
+  const size_t out_size = problem.rows * problem.out_stride;
+  const auto out = OnDevice(Poisoned(out_size));
+  const auto narrow_out = OnDevice(Narrow(Poisoned(out_size)));
+  PagedKv kv{k.data(), v.data(), DType::kBf16, c.block_tokens, c.kv_heads, c.head_dim};
+  if (c.fp8) kv.k = narrow_k.data(), kv.v = narrow_v.data(), kv.dtype = DType::kFp8;
+  const auto columns = [&](const TensorView& view) { return view.Cols(0, problem.q_dim()); };
+  const TensorView q_view = columns(c.bf16_rows ? narrow_q.View(problem.rows, problem.q_stride)
+                                                : q.View(problem.rows, problem.q_stride));
+  const TensorView out_view = columns(c.bf16_rows ? narrow_out.View(problem.rows, problem.out_stride)
+                                                  : out.View(problem.rows, problem.out_stride));
+  ops_->Attention(q_view, problem.params, problem.sequences, kv, out_view, {});
+  std::vector<float> found = out.Read().value();
+  if (c.bf16_rows) {
+    const std::vector<Bf16> narrow = narrow_out.Read().value();
+    std::transform(narrow.begin(), narrow.end(), found.begin(), ToFloat);
+  }
+  problem.Compare(found, [](const std::string& what) { FAIL() << what; });
+}
+
 // Attention alone, over bf16 pages as long as an engine's, in every way that its work is cut on a GPU: rows
 // and heads of a tile, several tiles, windows, decode steps, long pasts that are split, and batches of
 // all these.
-TEST_P(OpsTest, AttentionIsTheFormulaInEveryShape) {
+TEST_P(AttentionOpsTest, AttentionIsTheFormulaInEveryShape) {
   const std::vector<AttentionCase> cases = {
       {4, 2, 64, 16, 0, {{70, 0}}},
       {3, 1, 96, 16, 0, {{50, 9}}, true},
@@ -284,31 +375,26 @@ TEST_P(OpsTest, AttentionIsTheFormulaInEveryShape) {
       {8, 2, 128, 16, 200, {{300, 900}}, true},
       {4, 2, 64, 16, 0, {{700, 0}, {64, 1000}}},
   };
-  for (const AttentionCase& c : cases) {
-    SCOPED_TRACE(testing::Message() << c);
-    const AttentionProblem problem(c, random_);
-    const auto k = OnDevice(problem.k), v = OnDevice(problem.v);
-    const auto q = OnDevice(problem.q);
-    const auto narrow_q = OnDevice(Narrow(problem.q));
-    const size_t out_size = problem.rows * problem.out_stride;
-    const auto out = OnDevice(Poisoned(out_size));
-    const auto narrow_out = OnDevice(Narrow(Poisoned(out_size)));
-    const PagedKv kv{k.data(), v.data(), DType::kBf16, c.block_tokens, c.kv_heads, c.head_dim};
-    const auto columns = [&](const TensorView& view) { return view.Cols(0, problem.q_dim()); };
-    const TensorView q_view = columns(c.bf16_rows ? narrow_q.View(problem.rows, problem.q_stride)
-                                                  : q.View(problem.rows, problem.q_stride));
-    const TensorView out_view = columns(c.bf16_rows ? narrow_out.View(problem.rows, problem.out_stride)
-                                                    : out.View(problem.rows, problem.out_stride));
-    ops_->Attention(q_view, problem.params, problem.sequences, kv, out_view, {});
-    std::vector<float> found = out.Read().value();
-    if (c.bf16_rows) {
-      const std::vector<Bf16> narrow = narrow_out.Read().value();
-      std::transform(narrow.begin(), narrow.end(), found.begin(), ToFloat);
-    }
-    problem.Compare(found, [](const std::string& what) { FAIL() << what; });
-  }
+  for (const AttentionCase& c : cases) CheckAttention(c);
 }
 
+// Heads of 40 and of 18 have no whole pieces of 16 bytes.
+TEST_P(AttentionOpsTest, AttentionOverPagesOfFp8IsTheFormula) {
+  const std::vector<AttentionCase> cases = {
+      {4, 2, 64, 16, 0, {{70, 0}}, false, true},
+      {3, 1, 96, 16, 0, {{50, 9}}, true, true},
+      {4, 1, 128, 16, 0, {{40, 100}, {1, 700}}, false, true},
+      {2, 1, 256, 16, 0, {{37, 31}, {2, 500}}, false, true},
+      {2, 2, 40, 8, 0, {{33, 0}, {1, 70}}, false, true},
+      {3, 3, 18, 16, 0, {{5, 40}}, false, true},
+      {7, 1, 64, 16, 0, {{1, 0}, {17, 64}, {2, 129}, {40, 3}}, false, true},
+      {4, 1, 64, 5, 100, {{40, 170}, {3, 400}}, true, true},
+      {4, 1, 128, 16, 0, {{1, 2000}, {1, 0}, {1, 63}, {1, 64}, {1, 1023}}, true, true},
+  };
+  for (const AttentionCase& c : cases) CheckAttention(c);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, AttentionOpsTest, ::testing::ValuesIn(kDevices), DeviceLabel);
 INSTANTIATE_TEST_SUITE_P(Devices, PagedOpsTest, ::testing::ValuesIn(kDevices), DeviceLabel);
 
 }  // namespace

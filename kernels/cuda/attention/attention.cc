@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention/attention_plan.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/sequence_table.h"
+#include "kernels/fp8_pages.h"
 
 namespace aludel::cuda {
 namespace {
@@ -26,7 +27,7 @@ bool TensorCoresServe(const AttentionCall& call) {
   const auto aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % kPiece == 0; };
   int64_t end = 0;
   for (const SequenceRows& s : call.sequences) end = std::max(end, s.position_begin + s.rows);
-  return call.kv.dtype == DType::kBf16 && call.params.head_dim * sizeof(Bf16) % kPiece == 0 &&
+  return call.kv.dtype != DType::kF32 && call.params.head_dim * SizeOf(call.kv.dtype) % kPiece == 0 &&
          aligned(call.kv.k) && aligned(call.kv.v) && call.params.scale > 0.0f &&
          end <= std::numeric_limits<int32_t>::max() - std::max(kMmaKeyTile, kWgmmaKeyTile);
 }
@@ -102,9 +103,11 @@ void AttendWithout(const AttentionCall& call, CudaStream& stream) {
 
 }  // namespace
 
-void CudaOps::Attention(const TensorView& q, const AttentionParams& params,
+void CudaOps::Attention(const TensorView& q, const AttentionParams& asked,
                         absl::Span<const SequenceRows> sequences, const PagedKv& kv, const TensorView& out,
                         Stream stream) {
+  AttentionParams params = asked;
+  params.scale /= KeyScale(kv.dtype);
   ALUDEL_CHECK(params.heads % params.kv_heads == 0 && params.kv_heads == kv.kv_heads);
   ALUDEL_CHECK(params.head_dim == kv.head_dim && q.cols == int64_t{params.heads} * params.head_dim);
   ALUDEL_CHECK(out.cols == q.cols && params.head_dim <= kMaxAttentionHeadDim);
@@ -127,7 +130,8 @@ void CudaOps::Attention(const TensorView& q, const AttentionParams& params,
                                     state.positions()};
   const AttentionKernel wgmma_prefill{kWgmmaQueries,     kWgmmaKeyTile,  multiprocessors_,
                                       4 * kWgmmaKeyTile, kPartialFloats, state.positions()};
-  const bool wgmma = wgmma_ && WgmmaTakes(params.head_dim);
+  // Products of warpgroups want bf16 where copies arrive; mma has a place to widen FP8 into.
+  const bool wgmma = wgmma_ && WgmmaTakes(params.head_dim) && kv.dtype == DType::kBf16;
   const int64_t decode_rows = DecodeRows(params.heads / params.kv_heads, kMmaDecodeQueries);
   AttendOnTensorCores(call, decode, Products::kDecode, 1, decode_rows, state);
   AttendOnTensorCores(call, wgmma ? wgmma_prefill : mma_prefill,

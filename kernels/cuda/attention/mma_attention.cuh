@@ -7,10 +7,11 @@
 #include "kernels/cuda/vector.cuh"
 #include "kernels/cuda/warp.cuh"
 
-// Attention over bf16 pages on tensor cores (FlashAttention-2, Dao 2023). A block owns one tile of queries of
-// one kv head and a run of keys; it gathers keys and values from the pages, a tile ahead of the products. Q
-// is rounded to bf16, and so are probabilities for the second product, as on the CPU; scores, maxima and sums
-// are f32. Bound by the products in prefill, by reading the pages in decode.
+// Attention over pages of bf16 or FP8 on tensor cores (FlashAttention-2, Dao 2023). A block owns one tile of
+// queries of one kv head and a run of keys; it gathers keys and values from the pages, a tile ahead of the
+// products. Q is rounded to bf16, and so are probabilities for the second product, as on the CPU; scores, maxima
+// and sums are f32. FP8 is copied as it is and becomes bf16 in shared memory. Bound by the products in prefill,
+// by reading the pages in decode.
 //
 // Bodies only: the __global__ functions that name shared memory are in mma_attention_*.cu, and tests run the
 // bodies on the host.
@@ -67,19 +68,46 @@ __device__ void LoadQueries(const AttentionArgs& args, const AttentionUnit& unit
   });
 }
 
+// How a block copies a tile of keys or values: a warp whole rows, a lane pieces of 16 bytes, its i-th at At(i).
+template <typename Shape>
+struct TilePieces {
+  static constexpr int kElements = kChunkBytes / static_cast<int>(sizeof(typename Shape::Page));
+  static constexpr int kOfRow = Shape::kDim / kElements;
+  static constexpr int kRows = Shape::kKeys / Shape::kWarps;
+  static constexpr int kSteps = kRows * kOfRow / 32;
+  static_assert(kRows <= 32 && kRows * kOfRow % 32 == 0);
+
+  struct Place {
+    int row;    // of the warp's
+    int piece;  // of the row
+  };
+  __device__ static Place At(int i) {
+    const int index = i * 32 + static_cast<int>(threadIdx.x % 32);
+    return {index / kOfRow, index % kOfRow};
+  }
+  __device__ static int FirstRow() { return static_cast<int>(threadIdx.x / 32) * kRows; }
+  // Where it lies in shared memory. Of FP8 only the thread that has copied a piece reads it there.
+  __device__ static int Offset(const Place& at) {
+    if constexpr (std::is_same_v<typename Shape::Page, Fp8>) {
+      return ((FirstRow() + at.row) * kOfRow + at.piece) * kChunkBytes;
+    } else {
+      return SwizzledChunk<Shape::kDim>(FirstRow() + at.row, at.piece) * kChunkBytes;
+    }
+  }
+};
+
 // Begins to copy the keys and values at positions [begin, end) of [tile, tile + kKeys). The rest becomes
-// zero: pages hold anything there, and 0 * NaN would be NaN. A warp copies whole rows; each of its lanes
-// finds one row's page, and a shuffle tells the others.
+// zero: pages hold anything there, and 0 * NaN would be NaN. Each lane finds one row's page, and a shuffle
+// tells the others of its warp.
 template <typename Shape>
 __device__ void LoadKeyTile(const KvPlanes& kv, const int32_t* blocks, int kv_head, int64_t tile,
                             int64_t begin, int64_t end, char* keys, char* values) {
-  constexpr int kRows = Shape::kKeys / Shape::kWarps;
-  static_assert(kRows <= 32 && kRows * Shape::kChunks % 32 == 0);
+  using Pieces = TilePieces<Shape>;
+  using Page = typename Shape::Page;
   const int lane = threadIdx.x % 32;
-  const int first_row = threadIdx.x / 32 * kRows;
   long long page = -1;
-  const int64_t position = tile + first_row + lane;
-  if (lane < kRows && position >= begin && position < end) {
+  const int64_t position = tile + Pieces::FirstRow() + lane;
+  if (lane < Pieces::kRows && position >= begin && position < end) {
     // Positions are below 2^31, and 32-bit division is several times as fast.
     const auto narrow = static_cast<uint32_t>(position);
     const uint32_t index = narrow / static_cast<uint32_t>(kv.block_tokens);
@@ -88,15 +116,32 @@ __device__ void LoadKeyTile(const KvPlanes& kv, const int32_t* blocks, int kv_he
         PageOffset(blocks[index], kv.kv_heads, kv_head, kv.block_tokens, static_cast<int>(slot), kv.head_dim);
   }
 #pragma unroll
-  for (int i = 0; i < kRows * Shape::kChunks / 32; ++i) {
-    const int row = (i * 32 + lane) / Shape::kChunks;
-    const int chunk = (i * 32 + lane) % Shape::kChunks;
-    const long long from = __shfl_sync(kAllLanes, page, row);
-    const bool there = from >= 0 && chunk * kChunkElements < kv.head_dim;
-    const int64_t element = there ? from + chunk * kChunkElements : 0;
-    const int at = SwizzledChunk<Shape::kDim>(first_row + row, chunk) * kChunkBytes;
-    CpAsync16(keys + at, static_cast<const Bf16*>(kv.k) + element, there);
-    CpAsync16(values + at, static_cast<const Bf16*>(kv.v) + element, there);
+  for (int i = 0; i < Pieces::kSteps; ++i) {
+    const auto at = Pieces::At(i);
+    const long long from = __shfl_sync(kAllLanes, page, at.row);
+    const bool there = from >= 0 && at.piece * Pieces::kElements < kv.head_dim;
+    const int64_t element = there ? from + at.piece * Pieces::kElements : 0;
+    const int offset = Pieces::Offset(at);
+    CpAsync16(keys + offset, static_cast<const Page*>(kv.k) + element, there);
+    CpAsync16(values + offset, static_cast<const Page*>(kv.v) + element, there);
+  }
+}
+
+// The pieces of a plane of FP8 that this thread has copied, and that have come, as bf16 in `tile`.
+template <typename Shape>
+__device__ void WidenPieces(const char* plane, char* tile) {
+  using Pieces = TilePieces<Shape>;
+#pragma unroll
+  for (int i = 0; i < Pieces::kSteps; ++i) {
+    const auto at = Pieces::At(i);
+    const uint4 codes = *reinterpret_cast<const uint4*>(plane + Pieces::Offset(at));
+    const int row = Pieces::FirstRow() + at.row;
+    const auto chunk = [&](int half) {
+      return reinterpret_cast<uint4*>(tile +
+                                      SwizzledChunk<Shape::kDim>(row, 2 * at.piece + half) * kChunkBytes);
+    };
+    *chunk(0) = WidenFp8(codes.x, codes.y);
+    *chunk(1) = WidenFp8(codes.z, codes.w);
   }
 }
 
@@ -262,9 +307,20 @@ __device__ void AttendUnit(const AttentionArgs& args, char* shared) {
                             *args.work.split_keys, unit.split);
 
   const auto load = [&](int64_t tile, int stage) {
-    char* const keys = stages + stage * 2 * Shape::kTileBytes;
+    char* const keys = stages + stage * Shape::kStageBytes;
     LoadKeyTile<Shape>(args.kv, unit.blocks, unit.kv_head, tile, run.begin, run.end, keys,
-                       keys + Shape::kTileBytes);
+                       keys + Shape::kStageBytes / 2);
+  };
+  // Keys and values of a stage that has come, as bf16.
+  const auto widened = [&](const char* keys) {
+    if constexpr (std::is_same_v<typename Shape::Page, Fp8>) {
+      char* const wide = stages + Shape::kStages * Shape::kStageBytes;
+      WidenPieces<Shape>(keys, wide);
+      WidenPieces<Shape>(keys + Shape::kStageBytes / 2, wide + Shape::kTileBytes);
+      return static_cast<const char*>(wide);
+    } else {
+      return keys;
+    }
   };
   AwaitEarlier();  // tables are there since before the step: no kernel writes them
   if (run.tile_begin < run.end) load(run.tile_begin, 0);
@@ -283,11 +339,11 @@ __device__ void AttendUnit(const AttentionArgs& args, char* shared) {
     if (tile + Shape::kKeys < run.end) load(tile + Shape::kKeys, stage ^ 1);
     CpAsyncCommit();
     CpAsyncWait<1>();
+    const char* const keys = widened(stages + stage * Shape::kStageBytes);
     __syncthreads();  // all threads see this tile
     const int key = static_cast<int>(tile) + first_key;
     const int end = key + Shape::kWarpKeys;
     if (key <= last_position && end > FirstVisible(first_position, args.window)) {
-      const char* const keys = stages + stage * 2 * Shape::kTileBytes;
       float scores[Shape::kRowTiles][Shape::kWarpKeys / 8][4];
       Scores<Shape>(queries, first_query, keys, first_key, scores);
       if (end - 1 > first_position || key < FirstVisible(last_position, args.window)) {

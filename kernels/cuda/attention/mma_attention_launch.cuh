@@ -23,6 +23,17 @@ cudaError_t LaunchMmaShape(const AttentionArgs& args, int64_t units, bool early,
   return LaunchBehind(early, MmaAttention<Shape>, grid, Shape::kThreads, Shape::kSharedBytes, stream, args);
 }
 
+template <int kDim>
+cudaError_t LaunchMmaDim(const AttentionArgs& args, int64_t units, bool decode, bool early,
+                         cudaStream_t stream) {
+  if (args.kv.dtype == DType::kFp8) {
+    return decode ? LaunchMmaShape<OverFp8<DecodeShape<kDim>>>(args, units, early, stream)
+                  : LaunchMmaShape<OverFp8<PrefillShape<kDim>>>(args, units, early, stream);
+  }
+  return decode ? LaunchMmaShape<DecodeShape<kDim>>(args, units, early, stream)
+                : LaunchMmaShape<PrefillShape<kDim>>(args, units, early, stream);
+}
+
 // Head sizes up to 96 and from there on.
 cudaError_t LaunchNarrowMma(const AttentionArgs& args, int64_t units, bool decode, bool early,
                             cudaStream_t stream);

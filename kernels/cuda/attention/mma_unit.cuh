@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/attention/attention_args.h"
 #include "kernels/cuda/attention/mma_index.h"
+#include "kernels/cuda/kv_page.cuh"
 #include "kernels/cuda/warp.cuh"
 
 // What a block of the tensor cores' attention kernels works on, and what its warps have gathered: the shape of
@@ -28,8 +29,10 @@ struct MmaShape {
   static constexpr int kQueryBytes = kQueries * kDim * 2;
   static constexpr int kTileBytes = kKeys * kDim * 2;
   static constexpr int kStages = 2;
+  using Page = Bf16;                                  // of the cache
+  static constexpr int kStageBytes = 2 * kTileBytes;  // keys and values as pages hold them
   // [queries | kStages of (keys, values)]
-  static constexpr int kSharedBytes = kQueryBytes + kStages * 2 * kTileBytes;
+  static constexpr int kSharedBytes = kQueryBytes + kStages * kStageBytes;
   // What the warps' sums are joined in takes the place of keys and values.
   static_assert(kKeyWarps == 1 || kKeyWarps * kQueries * PartialStride(kDim) * 4 <= kStages * 2 * kTileBytes);
 };
@@ -39,6 +42,15 @@ template <int kDim>
 using PrefillShape = MmaShape<kDim, kDim <= 128 ? 2 : 1, 4, 1, kDim <= 128 ? 64 : 32>;
 template <int kDim>
 using DecodeShape = MmaShape<kDim, 1, 1, kDim <= 128 ? 4 : 2, 16>;
+
+// The same over pages of FP8: a stage holds their bytes, and each thread widens what it has copied into the one tile
+// that products read, behind the stages.
+template <typename Shape>
+struct OverFp8 : Shape {
+  using Page = Fp8;
+  static constexpr int kStageBytes = Shape::kTileBytes;
+  static_assert(Shape::kStages * kStageBytes + 2 * Shape::kTileBytes == Shape::kStages * Shape::kStageBytes);
+};
 
 // Which query of the tile slot `i` is: rows outermost, so that positions never descend.
 struct TileQuery {

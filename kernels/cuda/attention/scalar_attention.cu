@@ -52,7 +52,7 @@ cudaError_t LaunchScalarAttention(const TensorView& q, float scale, int64_t wind
   const bool narrow = kv.head_dim <= 128;
   return WithElementType(q.dtype, [&](auto* in_type) {
     return WithElementType(out.dtype, [&](auto* out_type) {
-      return WithElementType(kv.dtype, [&](auto* page_type) {
+      return WithPageType(kv.dtype, [&](auto* page_type) {
         using In = std::remove_pointer_t<decltype(in_type)>;
         using Out = std::remove_pointer_t<decltype(out_type)>;
         using Page = std::remove_pointer_t<decltype(page_type)>;

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/attention/attention_args.h"
 #include "kernels/cuda/index.h"
+#include "kernels/cuda/kv_page.cuh"
 #include "kernels/cuda/warp.cuh"
 
 // Attention where the tensor cores' kernels (mma_attention.cuh) cannot go: pages of f32, odd head sizes.

@@ -42,8 +42,9 @@ cudaError_t LaunchAdaptedQkv(const QkvArgs& args, const AddedArgs& added, int bl
                              cudaStream_t stream) {
   if (args.a.rows == 0) return cudaSuccess;
   const auto grid = static_cast<unsigned>(std::min(QkvTiles(args), blocks));
-  return LaunchFused(args.kv.dtype == DType::kF32 ? AdaptedQkv<float> : AdaptedQkv<Bf16>, grid, early, args,
-                     stream, added);
+  return WithPageType(args.kv.dtype, [&](auto* page) {
+    return LaunchFused(AdaptedQkv<std::remove_pointer_t<decltype(page)>>, grid, early, args, stream, added);
+  });
 }
 
 cudaError_t LaunchAdaptedGateUp(const GateArgs& args, const AddedArgs& added, int blocks, bool early,

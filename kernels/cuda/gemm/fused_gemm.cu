@@ -41,8 +41,9 @@ cudaError_t LaunchRopeAngles(const float* inverse_frequency, float attention_fac
 cudaError_t LaunchQkv(const QkvArgs& args, int blocks, bool early, cudaStream_t stream) {
   if (args.a.rows == 0) return cudaSuccess;
   const auto grid = static_cast<unsigned>(std::min(QkvTiles(args), blocks));
-  return LaunchFused(args.kv.dtype == DType::kF32 ? NormQkv<float> : NormQkv<Bf16>, grid, early, args,
-                     stream);
+  return WithPageType(args.kv.dtype, [&](auto* page) {
+    return LaunchFused(NormQkv<std::remove_pointer_t<decltype(page)>>, grid, early, args, stream);
+  });
 }
 
 cudaError_t LaunchGateUp(const GateArgs& args, int blocks, bool early, cudaStream_t stream) {

@@ -114,10 +114,11 @@ __device__ void QkvBlock(const QkvArgs& args, Bf16* a, float* sums, const Added&
                          PageOffset(slot.block, args.kv.kv_heads, kv_head, args.kv.block_tokens, slot.slot,
                                     args.kv.head_dim) +
                          i;
+        one = AsRow<Page>(one), other = AsRow<Page>(other);
         if (at.is_k) {
-          const float low = Rounded<Page>(one), high = Rounded<Page>(other);
-          one = low * cosine - high * sine;
-          other = high * cosine + low * sine;
+          const float low = one, high = other;
+          one = (low * cosine - high * sine) * kKeyScale<Page>;
+          other = (high * cosine + low * sine) * kKeyScale<Page>;
         }
         Store(to, one);
         Store(to + half, other);

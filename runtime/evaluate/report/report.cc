@@ -105,6 +105,7 @@ Json ToJson(const EvaluateReport& report) {
   json["producer"] = {{"path", report.producer}, {"hash", report.producer_hash}};
   json["consumer"] = {{"path", report.consumer}, {"hash", report.consumer_hash}};
   json["compute"] = report.compute;
+  json["kv_dtype"] = report.kv_dtype;
   json["questions"] = report.questions;
   json["prompt_tokens"] = report.prompt_tokens;
   json["answer_tokens"] = report.answer_tokens;
@@ -165,10 +166,11 @@ std::string ReportMarkdown(const EvaluateReport& report) {
   absl::StrAppendFormat(
       &text,
       "%d questions, %d prompt tokens (all but the last of each handed over), %d oracle answer "
-      "tokens, %s arithmetic.\nF1 and exact match as in SQuAD; KL(oracle || format) in nats over the "
+      "tokens, %s arithmetic, %s caches (the oracle's is bf16).\nF1 and exact match as in SQuAD; KL(oracle "
+      "|| format) in nats over the "
       "oracle's "
       "answer tokens; intervals are 95 %% bootstrap.\n\n",
-      report.questions, report.prompt_tokens, report.answer_tokens, report.compute);
+      report.questions, report.prompt_tokens, report.answer_tokens, report.compute, report.kv_dtype);
   absl::StrAppend(&text,
                   "| format | bytes/token | vs raw | F1 | EM | KL | KL p95 | TV | consumer compute | "
                   "encode tok/s | reconstruct tok/s |\n|---|---|---|---|---|---|---|---|---|---|---|\n");

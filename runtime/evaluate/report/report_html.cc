@@ -151,9 +151,10 @@ std::string ReportHtml(const EvaluateReport& report) {
   absl::StrAppendFormat(
       &html,
       "<p>%d questions, %d prompt tokens (all but the last of each handed over), %d oracle answer tokens, %s "
-      "arithmetic. F1 and exact match as in SQuAD; KL(oracle || format) over the oracle's answer tokens; "
+      "arithmetic, %s caches (the oracle's is bf16). F1 and exact match as in SQuAD; KL(oracle || format) "
+      "over the oracle's answer tokens; "
       "intervals are 95 %% bootstrap.</p>\n<div class=\"plots\">\n",
-      report.questions, report.prompt_tokens, report.answer_tokens, report.compute);
+      report.questions, report.prompt_tokens, report.answer_tokens, report.compute, report.kv_dtype);
   absl::StrAppend(
       &html,
       Section(f1, "Up and left is better. Dotted: the Pareto front. Dashed: the consumer's local prefill."),

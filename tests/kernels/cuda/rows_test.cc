@@ -131,7 +131,7 @@ TEST_F(RowKernelTest, MultipliesTilesOfAnyEdge) {
   ASSERT_NO_FATAL_FAILURE((CheckTileGemm<Bf16, float>(5, 1, 7, false, true, 1)));
 }
 
-// Sequences of several tokens far into a text, pages of bf16 in any order.
+// Sequences of several tokens far into a text, pages in any order.
 class RopeKernelTest : public RowKernelTest {
  protected:
   static constexpr int kHeads = 3, kBlockTokens = 4, kThreads = 128;
@@ -147,6 +147,9 @@ class RopeKernelTest : public RowKernelTest {
     return frequencies;
   }
   SequenceTable Table() const { return {first_token_.data(), entries_.data(), blocks_.data(), 2, kTokens}; }
+  // Keys are wanted within these of what they are.
+  template <typename Page>
+  void CheckPages(DType type, double relative, double absolute);
 
   // x_i and x_{i + half} of a head, rotated.
   static std::pair<double, double> Rotated(double a, double b, double position, double frequency) {
@@ -187,16 +190,24 @@ TEST_F(RopeKernelTest, RotatesEveryHead) {
 }
 
 TEST_F(RopeKernelTest, WritesKeysAndValuesIntoTheirPages) {
+  CheckPages<Bf16>(DType::kBf16, 0x1p-8, 1e-5);
+  // Half a step of FP8, and of what it has below 2^-6.
+  CheckPages<Fp8>(DType::kFp8, 0x1p-4, 0x1p-10 / KeyScale(DType::kFp8));
+}
+
+template <typename Page>
+void RopeKernelTest::CheckPages(DType type, double relative, double absolute) {
   constexpr int kHalf = 64, kDim = 2 * kHalf, kBlocks = 5;
   const int64_t cols = kHeads * kDim, stride = cols + 3;
   const std::vector<float> k = Rows(kTokens, cols, stride), v = Rows(kTokens, cols, stride);
   const std::vector<float> frequencies = Frequencies(kHalf);
-  const Bf16 nan{0x7fff};
-  const AlignedCopy<Bf16> keys(std::vector<Bf16>(kBlocks * kHeads * kBlockTokens * kDim, nan));
-  const AlignedCopy<Bf16> values(std::vector<Bf16>(kBlocks * kHeads * kBlockTokens * kDim, nan));
-  const KvPlanes kv{keys.data(), values.data(), DType::kBf16, kBlockTokens, kHeads, kDim};
+  Page nan;
+  Store(&nan, kNan);
+  const AlignedCopy<Page> keys(std::vector<Page>(kBlocks * kHeads * kBlockTokens * kDim, nan));
+  const AlignedCopy<Page> values(std::vector<Page>(kBlocks * kHeads * kBlockTokens * kDim, nan));
+  const KvPlanes kv{keys.data(), values.data(), type, kBlockTokens, kHeads, kDim};
   simt::Launch({kTokens}, {kThreads}, kDim * sizeof(float), random_(), [&](char* shared) {
-    RotateAndWriteToken<float, float, Bf16>(k.data(), stride, v.data(), stride, frequencies.data(), kFactor,
+    RotateAndWriteToken<float, float, Page>(k.data(), stride, v.data(), stride, frequencies.data(), kFactor,
                                             Table(), kv, reinterpret_cast<float*>(shared));
   });
   int64_t written = 0;
@@ -212,14 +223,17 @@ TEST_F(RopeKernelTest, WritesKeysAndValuesIntoTheirPages) {
                                     static_cast<int>(position % kBlockTokens), kDim) +
                          c % kDim;
       const float value = v[t * stride + c];
-      ASSERT_EQ(values.data()[at].bits, ToBf16(value).bits);
+      Page rounded;
+      Store(&rounded, RoundToBf16(value));
+      ASSERT_EQ(values.data()[at].bits, rounded.bits);
       const bool low = c % kDim < kHalf;
       const float other = k[t * stride + (low ? c + kHalf : c - kHalf)];
       const double own = Rounded<Bf16>(k[t * stride + c]), across = Rounded<Bf16>(other);
       const auto [a, b] = Rotated(low ? own : across, low ? across : own, static_cast<double>(position),
                                   frequencies[c % kHalf]);
       const double expected = low ? a : b;
-      ASSERT_NEAR(ToFloat(keys.data()[at]), expected, 0x1p-8 * std::fabs(expected) + 1e-5);
+      ASSERT_NEAR(Load(keys.data() + at) / KeyScale(type), expected,
+                  relative * std::fabs(expected) + absolute);
     }
   }
 }

@@ -22,8 +22,8 @@ kernels: Dict[str, Kernel] = {}
 def named(names: List[str]) -> List[str]:
     """Demangled, without namespaces of ours, parameters and the anonymous one."""
     lines = subprocess.run(["c++filt", "-p"], input="\n".join(names), text=True, capture_output=True, check=True).stdout
-    return [re.sub(r"\(anonymous namespace\)::|aludel::cuda::|aludel::|^void ", "", line).replace("> >", ">>")
-            for line in lines.splitlines()]
+    return [re.sub(r"\(anonymous namespace\)::|aludel::cuda::|aludel::|^void ", "", line)
+            for line in re.sub(r"> (?=>)", ">", lines).splitlines()]
 
 
 def like(pattern: str) -> Dict[str, Kernel]:
@@ -57,7 +57,9 @@ class Sass(unittest.TestCase):
         # What sincos does for arguments beyond its quick way is a store, once for a pair.
         # NormQkv and AdaptedQkv: once for each of at most eight rows, around the norm's root.
         known = {"MmaAttention<MmaShape<96, 2, 4, 1, 64>>": 19, "MmaAttention<MmaShape<128, 2, 4, 1, 64>>": 11,
-                 "NormQkv<Bf16>": 2, "NormQkv<float>": 2, "AdaptedQkv<Bf16>": 2, "AdaptedQkv<float>": 2}
+                 "MmaAttention<OverFp8<MmaShape<96, 2, 4, 1, 64>>>": 15, "MmaAttention<OverFp8<MmaShape<128, 2, 4, 1, 64>>>": 33,
+                 "NormQkv<Bf16>": 2, "NormQkv<Fp8>": 2, "NormQkv<float>": 2,
+                 "AdaptedQkv<Bf16>": 2, "AdaptedQkv<Fp8>": 2, "AdaptedQkv<float>": 2}
         for name, kernel in like(".*").items():
             most = 3 if re.fullmatch(r"Attention<.*, 1, 4>", name) else 1 if "Rope" in name else known.get(name, 0)
             self.assertLessEqual(kernel.in_loops("LDL") + kernel.in_loops("STL"), most, name)
@@ -134,11 +136,20 @@ class Sass(unittest.TestCase):
                   r"BatchProduct<[24]>": (128, 4), r"BatchProduct<8>": (128, 3),
                   r"NormQkv<.*>": (256, 2), r"NormGateUp": (256, 2), r"Adapted.*": (256, 2),
                   r"MmaAttention<MmaShape<128, 2, 4, 1, 64>>": (128, 2), r"MmaAttention<MmaShape<128, 1, 1, 4, 16>>": (128, 4),
+                  r"MmaAttention<OverFp8<MmaShape<128, 2, 4, 1, 64>>>": (128, 2),
+                  r"MmaAttention<OverFp8<MmaShape<128, 1, 1, 4, 16>>>": (128, 4),
                   r"WgmmaAttention<.*>": (384, 1), r"Silu<.*true>": (256, 6), r"Norm<.*true>": (256, 6),
                   r"CopyRows<.*true>": (256, 6), r"Combine": (128, 12), r"Shrink<.*>": (256, 2), r"Expand<.*>": (128, 8)}
         for pattern, (threads, blocks) in wanted.items():
             for name, kernel in like(pattern).items():
                 self.assertGreaterEqual(blocks_per_sm(kernel, threads), blocks, name)
+
+    def test_attention_over_fp8_reads_half_as_much(self) -> None:
+        for name, kernel in like(r"MmaAttention<OverFp8<.*>").items():
+            wide = kernels[re.sub(r"OverFp8<(.*)>>$", r"\1>", name)]
+            # Copies of 16 bytes each, and of what they bring no number is read twice.
+            self.assertGreater(kernel.count("LDGSTS"), 0, name)
+            self.assertEqual(2 * kernel.count("LDGSTS"), wide.count("LDGSTS"), name)
 
     def test_what_begins_early_asks_for_weights_and_then_awaits_the_kernel_before_it(self) -> None:
         for name, kernel in {**like(r"Bf16Product<\d>"), **like(r"ScaledProduct<.*>"), **like(r"NormQkv<.*>"), **like(r"NormGateUp"),

@@ -516,4 +516,12 @@ uint4 LoadOnce(const void* global) {
 
 uint32_t PackBf16(float first, float second) { return simt::Pair(ToBf16(first).bits, ToBf16(second).bits); }
 
+uint32_t MultiplyBf16(uint32_t a, uint32_t b) {
+  const auto product = [&](int shift) {
+    const auto half = [&](uint32_t pair) { return ToFloat(Bf16{static_cast<uint16_t>(pair >> shift)}); };
+    return half(a) * half(b);
+  };
+  return PackBf16(product(0), product(16));
+}
+
 }  // namespace aludel::cuda

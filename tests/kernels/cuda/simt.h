@@ -138,6 +138,15 @@ void LdMatrixTransposed(uint32_t (&to)[4], const void* row);
 void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void MmaInt8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 uint32_t PackBf16(float first, float second);
+uint32_t MultiplyBf16(uint32_t a, uint32_t b);
+inline uint32_t ChooseBytes(uint32_t bytes, uint32_t choice) {
+  uint32_t chosen = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t from = choice >> 4 * i & 0xf;
+    if (from < 4) chosen |= (bytes >> 8 * from & 0xff) << 8 * i;
+  }
+  return chosen;
+}
 uint4 LoadOnce(const void* global);
 // As declared in kernels/cuda/grid_count.cuh. What is asked for is read, so that it must be there.
 inline void Prefetch(const void* address) { static_cast<void>(*static_cast<const volatile char*>(address)); }

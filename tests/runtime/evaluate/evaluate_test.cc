@@ -101,6 +101,31 @@ TEST(Evaluate, RawOfOneModelLosesNothing) {
   EXPECT_EQ(report->formats[0].f1, report->oracle_f1);
 }
 
+// Of one model, raw handed over from one FP8 cache to another is local prefill over such a cache: what it loses is the cache's.
+TEST(Evaluate, MeasuresWhatACacheOfFp8Loses) {
+  EvaluateJob job = DemoJob();
+  job.producer = job.consumer;
+  job.codec = "";
+  job.formats = "raw";
+  job.kv_dtype = DType::kFp8;
+  const auto report = RunJob(job);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->kv_dtype, "fp8");
+  const FormatResult& raw = report->formats[0];
+  EXPECT_GT(raw.kl, 1e-6);
+  EXPECT_LT(raw.kl, 0.02);
+  // The wire's bytes are those of bf16.
+  EXPECT_NEAR(raw.bytes_vs_raw, 1, 0.02);
+  for (const LayerError& error : raw.layer_errors) {
+    // Steps of 1/8 to 1/16 of a number, off by their twelfth part squared, and what earlier layers add.
+    EXPECT_GT(error.k.ratio(), 1e-4);
+    EXPECT_LT(error.k.ratio(), 2e-2);
+    EXPECT_GT(error.v.ratio(), 1e-4);
+    EXPECT_LT(error.v.ratio(), 5e-2);
+  }
+  EXPECT_THAT(ReportMarkdown(*report), HasSubstr("fp8 caches"));
+}
+
 // Of one model with rounded weights, against itself and against what it is without.
 TEST(Evaluate, AnUnroundedOracleShowsWhatRoundingLoses) {
   EvaluateJob job = DemoJob();

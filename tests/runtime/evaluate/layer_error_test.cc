@@ -139,7 +139,7 @@ class LayerErrors : public ::testing::Test {
     const absl::Span<const int32_t> prompt = prompt_;
     model_.Run(prompt.first(kHandedOver), &capture_);
     answer_ = AnswerGreedily(model_.model(), model_.pool(), model_.table().ids(), prompt_, 4).value();
-    meter_ = LayerErrorMeter::Create(model_.model(), model_.pool()).value();
+    meter_ = LayerErrorMeter::Create(model_.model(), model_.pool(), model_.pool()).value();
     EXPECT_TRUE(meter_->RememberOracle(model_.table().ids(), prompt_, answer_).ok());
   }
 

@@ -66,6 +66,14 @@ TEST(Inspect, DescribesAModelAndPlansItsMemory) {
                                                     plan["workspace_bytes"].get<int64_t>() +
                                                     plan["kv_cache_bytes"].get<int64_t>());
   EXPECT_THAT(Inspect(kBase).text, AllOf(HasSubstr("LlamaForCausalLM"), HasSubstr("6.56 M")));
+  const json fp8 =
+      json::parse(Inspect(absl::StrCat(kBase, " --json --concurrency 4 --context 100 --kv-dtype fp8")).text);
+  EXPECT_EQ(fp8["kv_cache"]["dtype"], "fp8");
+  EXPECT_EQ(fp8["kv_cache"]["bytes_per_token"], 2 * 8 * 4 * 32);
+  EXPECT_EQ(fp8["memory_plan"]["kv_cache_bytes"], 4 * 7 * 16 * 2048);
+  const Outcome wrong = Inspect(absl::StrCat(kBase, " --kv-dtype fp16"));
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.text, HasSubstr("--kv-dtype is \"fp16\", want bf16, f32 or fp8"));
 }
 
 TEST(Inspect, SaysWhatKeepsAModelFromLoading) {

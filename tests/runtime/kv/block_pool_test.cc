@@ -93,6 +93,18 @@ TEST_F(BlockPoolTest, GivesEveryLayerPlanesOfItsOwn) {
   EXPECT_EQ(pool_->layout().bytes_per_token(), size_t{2} * 2 * 8 * 2);
 }
 
+TEST(KvLayout, OfFp8TakesHalfOfWhatBf16Takes) {
+  KvLayout layout{.layers = 3, .kv_heads = 2, .head_dim = 8, .block_tokens = 4, .blocks = 5};
+  const size_t token = layout.bytes_per_token(), plane = layout.plane_bytes(), total = layout.total_bytes();
+  layout.dtype = DType::kFp8;
+  EXPECT_EQ(2 * layout.bytes_per_token(), token);
+  EXPECT_EQ(2 * layout.plane_bytes(), plane);
+  EXPECT_EQ(2 * layout.total_bytes(), total);
+  const PagedKv last = layout.Layer(nullptr, 2);
+  EXPECT_EQ(static_cast<char*>(last.v) - static_cast<char*>(nullptr), 5 * static_cast<ptrdiff_t>(plane / 2));
+  EXPECT_EQ(last.dtype, DType::kFp8);
+}
+
 TEST_F(BlockPoolTest, NamesTheArithmeticWhenItDoesNotFit) {
   const auto pool = BlockPool::Create(
       device_.get(),

@@ -98,6 +98,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Way{"avx2", DType::kBf16, DType::kBf16, WeightFormat::kFp8},
                       Way{"avx512", DType::kF32, DType::kBf16, WeightFormat::kF32},
                       Way{"avx512_bf16", DType::kBf16, DType::kBf16, WeightFormat::kBf16},
+                      Way{"avx2", DType::kBf16, DType::kFp8, WeightFormat::kBf16},
+                      Way{"avx512_bf16", DType::kF32, DType::kFp8, WeightFormat::kF32},
                       Way{"avx512_bf16", DType::kBf16, DType::kBf16, WeightFormat::kInt8},
                       Way{"avx512_bf16", DType::kBf16, DType::kBf16, WeightFormat::kInt4}),
     [](const auto& info) {

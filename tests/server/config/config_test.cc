@@ -388,6 +388,10 @@ TEST_F(Config, BadValueNamesFileLineFieldFoundAndExpected) {
               HasSubstr("engine.weights: found \"int3\", want one of unrounded, bf16, fp8, int8, int4"));
   EXPECT_THAT(PrefillError("engine {\n  directory: 'm'\n  compute_dtype: 'int3' }"),
               HasSubstr(":3: engine.compute_dtype: found \"int3\", want one of bf16, f32"));
+  EXPECT_THAT(DecodeError("engine { directory: 'm' kv_dtype: 'fp16' }"),
+              HasSubstr("engine.kv_dtype: found \"fp16\", want one of bf16, f32, fp8"));
+  EXPECT_EQ(LoadDecodeOptions(Write("engine { directory: 'm' kv_dtype: 'fp8' }"))->model.engine.kv_dtype,
+            DType::kFp8);
   EXPECT_THAT(PrefillError("engine { directory: 'm' }\nlisten: 'nohost'"),
               HasSubstr(":2: listen: found \"nohost\", want host:port"));
   EXPECT_THAT(PrefillError("engine { directory: 'm' device: 'tpu' }"),

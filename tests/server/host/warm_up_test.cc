@@ -13,7 +13,7 @@ TEST(WarmUp, MeasuresPrefillsOfGrowingLength) {
   TransformerOptions options;
   options.max_rows = 64;  // prompts of more rows take several steps
   const auto model = Transformer::Load(device.get(), "deploy/demo/chat", options).value();
-  const std::vector<PrefillSample> samples = WarmUp(*model).value();
+  const std::vector<PrefillSample> samples = WarmUp(*model, DType::kBf16).value();
   ASSERT_FALSE(samples.empty());
   for (size_t i = 0; i < samples.size(); ++i) {
     EXPECT_GT(samples[i].seconds, 0);

@@ -65,6 +65,7 @@ void SimulatedAttention::CheckUnits(const AttentionCase& c, const Imagined& gpu,
   AttentionProblem problem(c, random_);
   ForgetUnseen(problem);
   const AlignedCopy<Bf16> k(problem.k), v(problem.v);
+  const AlignedCopy<Fp8> fp8_k(problem.Fp8Keys()), fp8_v(problem.Fp8Values());
   std::vector<int64_t> first_token;
   std::vector<SequenceEntry> entries;
   for (const SequenceRows& s : problem.sequences) {
@@ -92,13 +93,14 @@ void SimulatedAttention::CheckUnits(const AttentionCase& c, const Imagined& gpu,
             c.bf16_rows ? DType::kBf16 : DType::kF32, problem.rows, problem.q_dim(), problem.q_stride};
   args.out = {c.bf16_rows ? static_cast<void*>(narrow_out.data() + shift) : out.data() + shift, args.q.dtype,
               problem.rows, problem.q_dim(), problem.out_stride};
-  args.scale = problem.params.scale;
+  args.scale = problem.params.scale / KeyScale(c.fp8 ? DType::kFp8 : DType::kBf16);
   args.window = c.window;
   args.table = {first_token.data(), entries.data(), problem.blocks.data(), static_cast<int>(entries.size()),
                 problem.rows};
   args.work = {plan.tiling, plan.first_unit.data(), plan.first_tile.data(), plan.splits.data(),
                &plan.split_keys};
   args.kv = {k.data(), v.data(), DType::kBf16, c.block_tokens, c.kv_heads, c.head_dim};
+  if (c.fp8) args.kv.k = fp8_k.data(), args.kv.v = fp8_v.data(), args.kv.dtype = DType::kFp8;
   args.partial = partial.data();
   // As the last block of a tile leaves them.
   std::vector<uint32_t> arrived(plan.tiles * c.kv_heads, 0);

@@ -2,6 +2,8 @@
 // Kernels want CUDA's words defined.
 #include "kernels/cuda/attention/mma_attention.cuh"
 
+#include <type_traits>
+
 #include "tests/kernels/cuda/attention/attention_check.h"
 
 namespace aludel::cuda {
@@ -11,6 +13,7 @@ class MmaAttentionTest : public SimulatedAttention {
  protected:
   template <typename Shape>
   void Check(const AttentionCase& c, const Imagined& gpu = {}) {
+    ASSERT_EQ(c.fp8, (std::is_same_v<typename Shape::Page, Fp8>));
     const auto attend = [](const AttentionArgs& args, char* shared) { AttendUnit<Shape>(args, shared); };
     CheckUnits<Shape>(c, gpu, 64, attend);
     if (Shape::kKeyWarps > 1) CheckUnits<Shape>(c, gpu, 64, attend, /*joins_itself=*/true);
@@ -33,10 +36,10 @@ TEST_F(MmaAttentionTest, PrefillFillsUpHeadsOfOddSizesWithZeros) {
 // Of rows that whole chunks are loaded from and stored to.
 TEST_F(MmaAttentionTest, PrefillMovesWholeChunks) {
   for (const bool bf16_rows : {false, true}) {
-    Check<PrefillShape<64>>({3, 1, 40, 16, 0, {{33, 0}}, bf16_rows, true});
-    Check<PrefillShape<96>>({2, 1, 80, 16, 0, {{20, 64}}, bf16_rows, true});
-    Check<PrefillShape<128>>({4, 1, 128, 16, 0, {{40, 100}}, bf16_rows, true});
-    Check<PrefillShape<256>>({2, 1, 136, 16, 0, {{3, 0}}, bf16_rows, true});
+    Check<PrefillShape<64>>({3, 1, 40, 16, 0, {{33, 0}}, bf16_rows, false, true});
+    Check<PrefillShape<96>>({2, 1, 80, 16, 0, {{20, 64}}, bf16_rows, false, true});
+    Check<PrefillShape<128>>({4, 1, 128, 16, 0, {{40, 100}}, bf16_rows, false, true});
+    Check<PrefillShape<256>>({2, 1, 136, 16, 0, {{3, 0}}, bf16_rows, false, true});
   }
 }
 
@@ -93,6 +96,23 @@ TEST_F(MmaAttentionTest, BlocksBeyondTheLastUnitDoNothing) {
   Check<DecodeShape<64>>({34, 2, 64, 16, 0, {{1, 130}, {1, 3}}}, bucket);
   Check<DecodeShape<64>>({4, 1, 64, 16, 0, {{1, 200}, {1, 900}}}, {40, 1 << 24, 1024});
   Check<PrefillShape<64>>({4, 1, 64, 16, 0, {{5, 300}, {1, 0}, {40, 9}}}, bucket);
+}
+
+TEST_F(MmaAttentionTest, PrefillAttendsOverPagesOfFp8) {
+  Check<OverFp8<PrefillShape<64>>>({4, 2, 64, 16, 0, {{70, 0}}, false, true});
+  Check<OverFp8<PrefillShape<64>>>({2, 1, 48, 5, 60, {{40, 170}, {3, 400}}, true, true});
+  Check<OverFp8<PrefillShape<96>>>({3, 1, 96, 16, 0, {{50, 9}}, false, true});
+  Check<OverFp8<PrefillShape<128>>>({4, 1, 128, 16, 0, {{40, 100}}, false, true}, {100});
+  Check<OverFp8<PrefillShape<256>>>({2, 1, 256, 16, 0, {{37, 31}}, false, true});
+}
+
+TEST_F(MmaAttentionTest, DecodeAttendsOverPagesOfFp8) {
+  Check<OverFp8<DecodeShape<64>>>(
+      {4, 2, 64, 16, 0, {{1, 0}, {1, 62}, {1, 63}, {1, 64}, {1, 200}}, false, true});
+  Check<OverFp8<DecodeShape<64>>>({4, 1, 32, 16, 100, {{1, 400}, {4, 700}}, false, true}, {1000});
+  Check<OverFp8<DecodeShape<96>>>({3, 1, 96, 16, 0, {{1, 77}, {1, 15}}, true, true});
+  Check<OverFp8<DecodeShape<128>>>({8, 2, 128, 16, 0, {{1, 333}, {1, 3}}, true, true}, {1000});
+  Check<OverFp8<DecodeShape<256>>>({2, 1, 256, 16, 0, {{1, 70}, {1, 0}}, false, true});
 }
 
 // The five results of splits that fit are 5 * 16 * 66 floats.

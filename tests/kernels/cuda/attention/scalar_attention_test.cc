@@ -47,18 +47,24 @@ class ScalarAttentionKernelTest : public ::testing::Test {
       tiles += TileCount(tiling, s.rows);
     }
     const AlignedCopy<Bf16> k(problem.k), v(problem.v);
+    const AlignedCopy<Fp8> fp8_k(problem.Fp8Keys()), fp8_v(problem.Fp8Values());
     std::transform(problem.q.begin(), problem.q.end(), problem.q.begin(),
                    RoundToBf16);  // as the reference does
     const AlignedCopy<float> q(problem.q);
     std::vector<float> out(problem.rows * problem.out_stride, std::numeric_limits<float>::quiet_NaN());
     const SequenceTable table{first_token.data(), entries.data(), problem.blocks.data(),
                               static_cast<int>(entries.size()), problem.rows};
-    const KvPlanes kv{k.data(), v.data(), DType::kBf16, c.block_tokens, c.kv_heads, c.head_dim};
+    KvPlanes kv{k.data(), v.data(), DType::kBf16, c.block_tokens, c.kv_heads, c.head_dim};
+    if (c.fp8) kv.k = fp8_k.data(), kv.v = fp8_v.data(), kv.dtype = DType::kFp8;
+    const float scale = problem.params.scale / KeyScale(kv.dtype);
     simt::Launch({static_cast<unsigned>(tiles), static_cast<unsigned>(c.kv_heads)}, {kScalarWarps * 32},
                  ScalarSharedBytes(kScalarWarps * kQueries, c.head_dim), random_(), [&](char* shared) {
-                   AttendTile<float, float, Bf16, kQueries, kDims>(
-                       q.data(), problem.q_stride, out.data(), problem.out_stride, problem.params.scale,
-                       c.window, table, tiling, first_tile.data(), kv, reinterpret_cast<float4*>(shared));
+                   const auto attend = [&](auto page) {
+                     AttendTile<float, float, decltype(page), kQueries, kDims>(
+                         q.data(), problem.q_stride, out.data(), problem.out_stride, scale, c.window, table,
+                         tiling, first_tile.data(), kv, reinterpret_cast<float4*>(shared));
+                   };
+                   c.fp8 ? attend(Fp8{}) : attend(Bf16{});
                  });
     return out;
   }
@@ -70,6 +76,11 @@ TEST_F(ScalarAttentionKernelTest, DecodesWithHeadsOfAnySize) {
   Check<1, 4>({4, 2, 40, 16, 0, {{1, 0}, {1, 31}, {1, 32}, {1, 77}}});
   Check<1, 4>({3, 1, 7, 5, 0, {{1, 33}}});
   Check<1, 8>({2, 1, 200, 16, 0, {{1, 50}}});
+}
+
+TEST_F(ScalarAttentionKernelTest, TakesPagesOfFp8) {
+  Check<1, 4>({4, 2, 40, 16, 0, {{1, 0}, {1, 31}, {1, 77}}, false, true});
+  Check<8, 4>({3, 1, 18, 5, 20, {{21, 0}, {3, 40}}, false, true});
 }
 
 TEST_F(ScalarAttentionKernelTest, PrefillsTilesThatAreNotFull) {

@@ -208,6 +208,50 @@ TEST(FakeCuda, KernelsThatBeginEarlyAwaitThoseBeforeThem) {
   }
 }
 
+// Prefill, decode steps that are fused and those that are not, without an adapter and with one, all over one byte a number.
+TEST(FakeCuda, ACacheOfFp8ServesAModel) {
+  std::vector<int32_t> prompt(40);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * 13 % 500);
+  const std::vector<std::vector<int32_t>> steps = {prompt, {5}, {6}, {7, 8, 9}};
+  TestModel chat("deploy/demo/chat", {.max_rows = 64}, DType::kFp8, 64);
+  const auto cpu = OpenDevice({.name = "cpu", .threads = 1}).value();
+  const auto reference = Transformer::Load(cpu.get(), "deploy/demo/chat", {.max_rows = 64}).value();
+  const auto pool = BlockPool::Create(cpu.get(), reference->MakeKvLayout(4, 16, DType::kFp8)).value();
+  BlockTable table;
+  ASSERT_TRUE(table.Grow(*pool, 64).ok());
+  const TemporaryDirectory files;
+  const std::string directory = files.File("adapter");
+  const LoraWeights::Base base{"deploy/demo/chat", chat.model().hash(), chat.model().config(), DType::kBf16};
+  ASSERT_TRUE(MakeAdapter({.base = base.directory, .out = directory, .seed = 1, .strength = 0.5}).ok());
+  const auto adapter = LoraWeights::Load(chat.device(), directory, base).value();
+  const auto its_reference = LoraWeights::Load(cpu.get(), directory, base).value();
+  for (const bool adapted : {false, true}) {
+    ResetCounts();
+    int64_t position = 0;
+    for (const std::vector<int32_t>& ids : steps) {
+      BatchItem wanted{ids, position, table.ids(), /*wants_logits=*/true}, item = wanted;
+      item.blocks = chat.table().ids();
+      if (adapted) wanted.adapter = its_reference.get(), item.adapter = adapter.get();
+      position += static_cast<int64_t>(ids.size());
+      std::vector<float> expected, found;
+      ASSERT_TRUE(reference->Forward(absl::MakeSpan(&wanted, 1), *pool, &expected).ok());
+      ASSERT_TRUE(chat.model().Forward(absl::MakeSpan(&item, 1), chat.pool(), &found).ok());
+      float largest = 0;
+      for (const float logit : expected) largest = std::max(largest, std::fabs(logit));
+      // A number that bf16 rounds the other way may go to the next one of FP8.
+      for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(found[i], expected[i], 0.1f * largest);
+    }
+    int64_t over_fp8 = 0;
+    for (const auto& [kernel, launches] : counts().launches) {
+      if (kernel.rfind("MmaAttention<OverFp8<", 0) == 0) over_fp8 += launches;
+      EXPECT_NE(kernel.rfind("WgmmaAttention", 0), 0) << kernel;
+      EXPECT_NE(kernel.rfind("MmaAttention<MmaShape", 0), 0) << kernel;
+    }
+    EXPECT_EQ(over_fp8, static_cast<int64_t>(steps.size()) * chat.model().config().layers);
+    EXPECT_GT(counts().launches[adapted ? "AdaptedQkv<Fp8>" : "NormQkv<Fp8>"], 0);
+  }
+}
+
 // Which block takes a piece of prefill attention's work, and behind which other, is nothing that its result tells.
 TEST(FakeCuda, BlocksThatTakeAllPiecesSayWhatABlockForEachSays) {
   std::mt19937_64 random(std::random_device{}());

@@ -76,6 +76,11 @@ void ForElements(const F& f) {
   f(static_cast<Bf16*>(nullptr));
 }
 template <typename F>
+void ForPages(const F& f) {
+  ForElements(f);
+  f(static_cast<Fp8*>(nullptr));
+}
+template <typename F>
 void ForBools(const F& f) {
   f(std::true_type{});
   f(std::false_type{});
@@ -142,7 +147,7 @@ void AddTyped(Kernels& to) {
                 MultiplyTile<In, Out>(args..., reinterpret_cast<TileShared*>(shared));
               }),
           sizeof(TileShared)};
-      ForElements([&](auto* page) {
+      ForPages([&](auto* page) {
         using Page = Of<decltype(page)>;
         to[Name("RopeWriteKv", NameOf<In>(), NameOf<Out>(), NameOf<Page>())] = {
             Bind<const In*, int64_t, const Out*, int64_t, const float*, float, SequenceTable, KvPlanes>(
@@ -231,7 +236,7 @@ void AddFp8(Kernels& to) {
 void AddFused(Kernels& to) {
   const auto sums = [](char* shared) { return reinterpret_cast<float*>(shared); };
   const auto rows = [](char* shared) { return reinterpret_cast<Bf16*>(shared + kSkinnySharedBytes); };
-  ForElements([&](auto* page) {
+  ForPages([&](auto* page) {
     using Page = Of<decltype(page)>;
     to[Name("NormQkv", NameOf<Page>())] = {Bind<QkvArgs>([=](char* shared, const QkvArgs& args) {
                                              QkvBlock<Page>(args, rows(shared), sums(shared));
@@ -255,7 +260,7 @@ void AddAdapted(Kernels& to) {
         SkinnyBf16<1>(args, sums(shared), AdaptersAdded{added});
       }),
       kSkinnySharedBytes, kSkinnyThreads};
-  ForElements([&](auto* page) {
+  ForPages([&](auto* page) {
     using Page = Of<decltype(page)>;
     to[Name("AdaptedQkv", NameOf<Page>())] = {
         Bind<QkvArgs, AddedArgs>([=](char* shared, const QkvArgs& args, const AddedArgs& added) {
@@ -317,6 +322,8 @@ template <int... kDims>
 void AddAttention(Kernels& to) {
   (AddMma<PrefillShape<kDims>>(to), ...);
   (AddMma<DecodeShape<kDims>>(to), ...);
+  (AddMma<OverFp8<PrefillShape<kDims>>>(to), ...);
+  (AddMma<OverFp8<DecodeShape<kDims>>>(to), ...);
 }
 
 Kernels MakeKernels() {

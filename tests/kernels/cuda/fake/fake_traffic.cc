@@ -117,7 +117,7 @@ void AddProducts(Costs& to) {
   to["QuantizeRows"] = Counted<TensorView>([](int64_t, const TensorView& a) -> Cost {
     return {BytesOf(a) + a.rows * a.cols, 0};
   });
-  for (const char* const page : {"float", "Bf16"}) {
+  for (const char* const page : {"float", "Bf16", "Fp8"}) {
     to[std::string("NormQkv<") + page + ">"] = Counted<QkvArgs>(CostOfQkv);
   }
   to["NormGateUp"] = Counted<GateArgs>(CostOfGate);
@@ -174,7 +174,7 @@ void AddAdapted(Costs& to) {
       Counted<SkinnyArgs, AddedArgs>([](int64_t grid, const SkinnyArgs& args, const AddedArgs& added) {
         return CostOfProduct(grid, args, args.out.cols * args.in * 2) + CostOfAdded(added, args.in);
       });
-  for (const char* const page : {"float", "Bf16"}) {
+  for (const char* const page : {"float", "Bf16", "Fp8"}) {
     to[std::string("AdaptedQkv<") + page + ">"] =
         Counted<QkvArgs, AddedArgs>([](int64_t grid, const QkvArgs& args, const AddedArgs& added) {
           return CostOfQkv(grid, args) + CostOfAdded(added, args.a.in);
@@ -249,7 +249,7 @@ void AddRows(Costs& to, const std::string& in, const std::string& out) {
               });
     }
   }
-  for (const auto& [page, page_bytes] : {std::pair("float", 4), std::pair("Bf16", 2)}) {
+  for (const auto& [page, page_bytes] : {std::pair("float", 4), std::pair("Bf16", 2), std::pair("Fp8", 1)}) {
     to["RopeWriteKv<" + in + ", " + out + ", " + page + ">"] =
         Counted<const In*, int64_t, const Out*, int64_t, const float*, float, SequenceTable, KvPlanes>(
             [bytes = page_bytes](int64_t, const In*, int64_t, const Out*, int64_t, const float*, float,

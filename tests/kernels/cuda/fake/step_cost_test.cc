@@ -24,12 +24,22 @@ namespace {
 
 int64_t WeightBytes(WeightFormat weights) { return weights == WeightFormat::kFp8 ? 1 : 2; }
 
-// Bytes that a step of `rows` sequences of `context` tokens each cannot do without: all matrices, and what is in the cache.
-int64_t Bound(const Shape& shape, WeightFormat weights, int64_t rows, int64_t context) {
+// Numbers of the cache of `rows` sequences of `context` tokens each.
+int64_t Cached(const Shape& shape, int64_t rows, int64_t context) {
+  return shape.layers * rows * context * 2 * shape.kv_dim();
+}
+
+// The types of what a step reads.
+struct Types {
+  WeightFormat weights = WeightFormat::kBf16;
+  DType kv = DType::kBf16;
+};
+
+// Bytes that a step of them cannot do without: all matrices, and what is in the cache.
+int64_t Bound(const Shape& shape, const Types& types, int64_t rows, int64_t context) {
   const int64_t matrices = shape.hidden * (2 * shape.q_dim() + 2 * shape.kv_dim() + 3 * shape.ffn);
-  const int64_t pages = rows * context * 2 * shape.kv_dim();
-  return WeightBytes(weights) * (shape.layers * matrices + shape.vocab * shape.hidden) +
-         static_cast<int64_t>(sizeof(Bf16)) * shape.layers * pages;
+  return WeightBytes(types.weights) * (shape.layers * matrices + shape.vocab * shape.hidden) +
+         static_cast<int64_t>(SizeOf(types.kv)) * Cached(shape, rows, context);
 }
 
 constexpr Shape kLlama3b = {"llama-3b", 28, 3072, 8192, 24, 8, 128, 128256};
@@ -97,27 +107,28 @@ StepCost CostOfStep(TestModel& model, int64_t rows, bool fused, const Adapters& 
 
 // `shape`'s, from those `of` one layer and of two over a small vocabulary, whose head is replaced.
 template <typename OfModel>
-CostsByRows OfAllLayers(const Shape& shape, WeightFormat weights, const OfModel& of) {
+CostsByRows OfAllLayers(const Shape& shape, const Types& types, const OfModel& of) {
   CostsByRows small_costs[2];
   Shape small = shape;
   small.vocab = 1024;
   for (small.layers = 1; small.layers <= 2; ++small.layers) {
     const TemporaryDirectory files;
     WriteZeros(small, files.path());
-    TestModel model(files.path(), {.weights = weights, .max_rows = kMostRows}, DType::kBf16, kContext);
+    TestModel model(files.path(), {.weights = types.weights, .max_rows = kMostRows}, types.kv, kContext);
     small_costs[small.layers - 1] = of(model, files.path());
   }
   CostsByRows all;
   for (const auto& [rows, one] : small_costs[0]) {
     // The head's matrix, and logits that are written and read.
-    const StepCost head{0, (shape.vocab - small.vocab) * (shape.hidden * WeightBytes(weights) + rows * 8), 0};
+    const StepCost head{
+        0, (shape.vocab - small.vocab) * (shape.hidden * WeightBytes(types.weights) + rows * 8), 0};
     all[rows] = one + (small_costs[1][rows] - one) * (shape.layers - 1) + head;
   }
   return all;
 }
 
-CostsByRows CostsOf(const Shape& shape, WeightFormat weights, bool fused) {
-  return OfAllLayers(shape, weights, [&](TestModel& model, const std::string&) {
+CostsByRows CostsOf(const Shape& shape, const Types& types, bool fused) {
+  return OfAllLayers(shape, types, [&](TestModel& model, const std::string&) {
     CostsByRows costs;
     for (const int64_t rows : {1, 4, 16, 64}) costs[rows] = CostOfStep(model, rows, fused);
     return costs;
@@ -139,7 +150,7 @@ Adapters MakeAdapters(TestModel& model, const std::string& base) {
 
 // Of steps whose rows have adapters of their own, or two the same one, or are all of the base alone.
 CostsByRows CostsOfAdapters(const Shape& shape, bool with) {
-  return OfAllLayers(shape, WeightFormat::kBf16, [&](TestModel& model, const std::string& base) {
+  return OfAllLayers(shape, Types{}, [&](TestModel& model, const std::string& base) {
     const Adapters adapters = with ? MakeAdapters(model, base) : Adapters();
     CostsByRows costs;
     for (const int64_t rows : {4, 8, 16}) costs[rows] = CostOfStep(model, rows, /*fused=*/true, adapters);
@@ -157,22 +168,23 @@ double Share(int64_t bound, const StepCost& cost, double idle_us) {
   return static_cast<double>(bound) / kBytesPerUs / Microseconds(cost, idle_us);
 }
 
-std::string Readme() {
+// `line` stands in a table of tests/gpu/README.md.
+void ExpectInReadme(const std::string& line) {
   std::ifstream file("tests/gpu/README.md");
   std::stringstream readme;
   readme << file.rdbuf();
-  return readme.str();
+  std::printf("%s\n", line.c_str());
+  EXPECT_NE(readme.str().find(line), std::string::npos) << "the table of tests/gpu/README.md is another";
 }
 
 TEST(StepCosts, OfModelsOfRealSize) {
   CountOnly(true);
-  const std::string readme = Readme();
   for (const Shape& shape : {kLlama3b, kLlama8b}) {
-    const CostsByRows apart = CostsOf(shape, WeightFormat::kBf16, /*fused=*/false);
-    const CostsByRows fused = CostsOf(shape, WeightFormat::kBf16, /*fused=*/true);
+    const CostsByRows apart = CostsOf(shape, Types{}, /*fused=*/false);
+    const CostsByRows fused = CostsOf(shape, Types{}, /*fused=*/true);
     for (const auto& [rows, now] : fused) {
       const StepCost& before = apart.at(rows);
-      const int64_t bound = Bound(shape, WeightFormat::kBf16, rows, kContext);
+      const int64_t bound = Bound(shape, Types{}, rows, kContext);
       // One launch reads each matrix, and nothing else comes near it. What a kernel reads is what fake_traffic.cc says of
       // it: one that read its matrix twice would not be noticed here.
       EXPECT_GE(now.bytes, bound);
@@ -182,13 +194,32 @@ TEST(StepCosts, OfModelsOfRealSize) {
       if (rows <= 4) {
         EXPECT_LE(now.launches, 180);
       }
-      const std::string line = absl::StrFormat(
+      ExpectInReadme(absl::StrFormat(
           "| %s | %d | %d | %d | %.3f | %.3f | %.3f | %.2f | %.2f | %.2f | %.2f |", shape.name, rows,
           before.launches, now.launches, static_cast<double>(bound) / 1e9,
           static_cast<double>(before.bytes) / 1e9, static_cast<double>(now.bytes) / 1e9,
-          Share(bound, before, 7), Share(bound, now, 7), Share(bound, before, 3), Share(bound, now, 3));
-      std::printf("%s\n", line.c_str());
-      EXPECT_NE(readme.find(line), std::string::npos) << "the table of tests/gpu/README.md is another";
+          Share(bound, before, 7), Share(bound, now, 7), Share(bound, before, 3), Share(bound, now, 3)));
+    }
+  }
+  CountOnly(false);
+}
+
+TEST(StepCosts, ACacheOfFp8IsReadAndWrittenByHalf) {
+  CountOnly(true);
+  for (const Shape& shape : {kLlama3b, kLlama8b}) {
+    const Types narrow{.kv = DType::kFp8};
+    const CostsByRows wide = CostsOf(shape, Types{}, /*fused=*/true);
+    for (const auto& [rows, now] : CostsOf(shape, narrow, /*fused=*/true)) {
+      EXPECT_EQ(now.launches, wide.at(rows).launches);
+      // What is there, and the step's own token once more, as it is written.
+      EXPECT_EQ(wide.at(rows).bytes - now.bytes, Cached(shape, rows, kContext + 1));
+      const int64_t bound = Bound(shape, narrow, rows, kContext);
+      EXPECT_GE(now.bytes, bound);
+      EXPECT_LE(static_cast<double>(now.bytes), 1.06 * static_cast<double>(bound));
+      ExpectInReadme(absl::StrFormat("| %s | %d | %.3f | %.3f | %.3f |", shape.name, rows,
+                                     static_cast<double>(Bound(shape, Types{}, rows, kContext)) / 1e9,
+                                     static_cast<double>(bound) / 1e9,
+                                     static_cast<double>(wide.at(rows).bytes - now.bytes) / 1e9));
     }
   }
   CountOnly(false);
@@ -197,22 +228,20 @@ TEST(StepCosts, OfModelsOfRealSize) {
 // Steps of up to 16 rows read each matrix once, by one launch for each product; those of more want codes for the rows as well.
 TEST(StepCosts, OfWeightsInFp8) {
   CountOnly(true);
-  const std::string readme = Readme();
+  const Types narrow{.weights = WeightFormat::kFp8};
   for (const Shape& shape : {kLlama3b, kLlama8b}) {
-    const CostsByRows bf16 = CostsOf(shape, WeightFormat::kBf16, /*fused=*/true);
-    for (const auto& [rows, fp8] : CostsOf(shape, WeightFormat::kFp8, /*fused=*/true)) {
+    const CostsByRows bf16 = CostsOf(shape, Types{}, /*fused=*/true);
+    for (const auto& [rows, fp8] : CostsOf(shape, narrow, /*fused=*/true)) {
       const StepCost& usual = bf16.at(rows);
-      const int64_t bound = Bound(shape, WeightFormat::kFp8, rows, kContext);
+      const int64_t bound = Bound(shape, narrow, rows, kContext);
       EXPECT_GE(fp8.bytes, bound);
       EXPECT_LE(static_cast<double>(fp8.bytes), 1.08 * static_cast<double>(bound));
-      const std::string line = absl::StrFormat(
+      ExpectInReadme(absl::StrFormat(
           "| %s | %d | %d | %d | %.3f | %.3f | %.3f | %.2f | %.2f | %.2f | %.2f | %.2f |", shape.name, rows,
           usual.launches, fp8.launches, static_cast<double>(usual.bytes) / 1e9,
           static_cast<double>(bound) / 1e9, static_cast<double>(fp8.bytes) / 1e9, Share(bound, fp8, 7),
           Share(bound, fp8, 3), Microseconds(fp8, 0) / Microseconds(usual, 0),
-          Microseconds(fp8, 3) / Microseconds(usual, 3), Microseconds(fp8, 7) / Microseconds(usual, 7));
-      std::printf("%s\n", line.c_str());
-      EXPECT_NE(readme.find(line), std::string::npos) << "the table of tests/gpu/README.md is another";
+          Microseconds(fp8, 3) / Microseconds(usual, 3), Microseconds(fp8, 7) / Microseconds(usual, 7)));
     }
   }
   CountOnly(false);
@@ -222,7 +251,6 @@ TEST(StepCosts, OfWeightsInFp8) {
 // have two launches and a copy more for each product.
 TEST(StepCosts, OfAdaptersBesideTheirBase) {
   CountOnly(true);
-  const std::string readme = Readme();
   for (const Shape& shape : {kLlama3b, kLlama8b}) {
     const CostsByRows bases = CostsOfAdapters(shape, false), all = CostsOfAdapters(shape, true);
     for (const auto& [rows, with] : all) {
@@ -240,13 +268,11 @@ TEST(StepCosts, OfAdaptersBesideTheirBase) {
       };
       // The goal is a tenth at most.
       for (const double idle_us : {0, 3, 7}) EXPECT_LE(ratio(idle_us), rows <= 8 ? 1.1 : 1.5);
-      const std::string line =
+      ExpectInReadme(
           absl::StrFormat("| %s | %d | %d | %d | %d | %d | %.3f | %.3f | %.3f | %.2f | %.2f | %.2f |",
                           shape.name, rows, base.launches, with.launches, base.copies, with.copies,
                           weights / 1e9, static_cast<double>(base.bytes) / 1e9,
-                          static_cast<double>(with.bytes) / 1e9, ratio(0), ratio(3), ratio(7));
-      std::printf("%s\n", line.c_str());
-      EXPECT_NE(readme.find(line), std::string::npos) << "the table of tests/gpu/README.md is another";
+                          static_cast<double>(with.bytes) / 1e9, ratio(0), ratio(3), ratio(7)));
     }
   }
   CountOnly(false);

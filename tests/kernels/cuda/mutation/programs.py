@@ -31,10 +31,10 @@ TESTS = {
     "mma_attention_test": ("cuda_mma_attention_test", "*"),
     "wgmma_attention_test": ("cuda_wgmma_attention_test", "*"),
 }
-SANITIZERS = {"asan": "-fsanitize=address", "tsan": "-fsanitize=thread"}
+SANITIZERS = {"asan": "-fsanitize=address,alignment", "tsan": "-fsanitize=thread"}
 SIMULATOR = ["context.cc", "simt.cc", "simt_counts.cc", "attention/simt_warpgroup.cc"]
 ENVIRONMENT = {"TSAN_OPTIONS": "halt_on_error=1:report_signal_unsafe=0",
-               "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0"}
+               "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0", "UBSAN_OPTIONS": "halt_on_error=1"}
 CONSTANT = "ALUDEL_CONSTANT"
 LIMIT_S = 600  # of a case without a mutant
 
@@ -77,7 +77,7 @@ def run_case(program: Path, case: str, limit_s: float, environment: Dict[str, st
         return ""
     said = ran.stdout + ran.stderr
     for pattern, what in ((r"WARNING: ThreadSanitizer: data race", "race"),
-                          (r"ERROR: AddressSanitizer: ([\w-]+)", "memory"),
+                          (r"ERROR: AddressSanitizer: ([\w-]+)|runtime error: .* misaligned address", "memory"),
                           (r"\[  FAILED  \]", "wrong result")):
         if re.search(pattern, said):
             return what
