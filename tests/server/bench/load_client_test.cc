@@ -42,7 +42,9 @@ class LoadClient : public ::testing::Test {
           }
           if (request.body == "paced") {
             for (const int pieces : {2, 3, 1}) {
-              for (int i = 0; i < pieces; ++i) responder.Write(kText);
+              std::string together;
+              for (int i = 0; i < pieces; ++i) together += kText;
+              responder.Write(together);
               absl::SleepFor(absl::Milliseconds(60));
             }
             request.body = "data: [DONE]\n\n";

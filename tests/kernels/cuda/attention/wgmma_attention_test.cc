@@ -78,7 +78,7 @@ TEST_F(WgmmaAttentionTest, BlocksTakeOneUnitAfterTheOther) {
 TEST_F(WgmmaAttentionTest, StoresWholeChunksOfTheRowsThatThereAre) {
   for (const int64_t rows : {1, 7, 8, 15, 16, 17, 63, 65, 127}) {
     Check<64>({1, 1, 64, 16, 0, {{rows, 3}}, true, false, true});
-    Check<128>({3, 1, 128, 16, 0, {{rows, 0}}, true, rows % 2 == 0});
+    Check<128>({3, 1, 128, 16, 0, {{rows, 0}}, true, false, rows % 2 == 0});
   }
 }
 

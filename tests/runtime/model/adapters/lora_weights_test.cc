@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/weight_format.h"
 #include "runtime/bench/make_adapter.h"
 #include "runtime/model/weights/safetensors.h"
 #include "runtime/model/weights/weight_stream.h"
@@ -46,21 +45,18 @@ struct Golden {
 
 class UnmergedAdapter : public ::testing::TestWithParam<const char*> {
  protected:
-  // Matrices in the type of the products: a GPU would keep those of an FP8 checkpoint, and round inputs, too.
-  static TransformerOptions Unrounded(DType compute) {
-    return {.compute = compute, .weights = FormatOf(compute)};
-  }
-
   const Golden golden_{GetParam()};
 };
 
 TEST_P(UnmergedAdapter, IsTheReferenceAndTheMergedModel) {
   for (const auto& [compute, bound] : std::map<DType, float>{{DType::kF32, 1e-5f}, {DType::kBf16, 0.03f}}) {
-    AdapterServer server(golden_.base, Unrounded(compute));
+    // On a GPU an FP8 base would stay in FP8, and its inputs be rounded.
+    AdapterServer server(golden_.base, {.compute = compute, .weights = FormatOf(compute)});
     const auto adapter = server.Load(golden_.directory);
     const auto found = server.Run({{&golden_.ids, adapter.get()}})[0];
     EXPECT_LT(MaxDifference(found, golden_.logits) / Largest(golden_.logits), bound) << Name(compute);
-    TestModel merged({golden_.base, golden_.directory}, Unrounded(compute), compute, 64);
+    TestModel merged({golden_.base, golden_.directory}, {.compute = compute, .weights = FormatOf(compute)},
+                     compute, 64);
     EXPECT_LT(MaxDifference(found, merged.Run(golden_.ids)) / Largest(golden_.logits), bound)
         << Name(compute);
     EXPECT_EQ(adapter->hash(), merged.model().hash());
@@ -91,7 +87,8 @@ TEST_P(UnmergedAdapter, InAMixedBatchEveryRowIsWhatItIsAlone) {
   for (const DType compute : {DType::kF32, DType::kBf16}) {
     // Where oneDNN multiplies, on AMX, bf16 is rounded by the batch's shape.
     const float bound = compute == DType::kF32 ? 1e-5f : 0.03f;
-    AdapterServer server(golden_.base, Unrounded(compute));
+    // On a GPU an FP8 base would stay in FP8, and its inputs be rounded.
+    AdapterServer server(golden_.base, {.compute = compute, .weights = FormatOf(compute)});
     const auto one = server.Load(golden_.directory);
     const auto two = server.Load(other);
     const std::vector<int32_t> shorter(golden_.ids.begin(), golden_.ids.begin() + 7);
@@ -110,7 +107,7 @@ TEST_P(UnmergedAdapter, InAMixedBatchEveryRowIsWhatItIsAlone) {
       EXPECT_LT(MaxDifference(together[i], golden_.logits) / Largest(golden_.logits), bound)
           << "row " << i << ", " << Name(compute);
     }
-    TestModel merged({golden_.base, other}, Unrounded(compute), compute, 64);
+    TestModel merged({golden_.base, other}, {.compute = compute, .weights = FormatOf(compute)}, compute, 64);
     const auto of_other = merged.Run(golden_.ids);
     EXPECT_LT(MaxDifference(together[7], of_other) / Largest(of_other), bound) << Name(compute);
     // The three are far from each other: none could stand for another.
@@ -122,7 +119,8 @@ TEST_P(UnmergedAdapter, InAMixedBatchEveryRowIsWhatItIsAlone) {
 
 TEST_P(UnmergedAdapter, TokenByTokenIsAtOnce) {
   for (const auto& [compute, bound] : std::map<DType, float>{{DType::kF32, 1e-5f}, {DType::kBf16, 0.03f}}) {
-    AdapterServer server(golden_.base, {.compute = compute});
+    // On a GPU an FP8 base would stay in FP8, and its inputs be rounded.
+    AdapterServer server(golden_.base, {.compute = compute, .weights = FormatOf(compute)});
     const auto adapter = server.Load(golden_.directory);
     BlockTable table;
     ASSERT_TRUE(table.Grow(server.pool(), static_cast<int64_t>(golden_.ids.size())).ok());
