@@ -1,6 +1,7 @@
 #include "server/gateway/routing/policy/fleet.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace aludel {
 namespace {
@@ -169,7 +170,9 @@ std::optional<double> Fleet::LateBy(double max_ttft, int64_t prompt_tokens, doub
     if (view.standing != standing || standing == Standing::kOut) continue;
     const double ttft = PredictTtft(view, prompt_tokens), wait = view.wait_seconds / view.weight;
     const double late = ttft - wait > max_ttft ? wait - max_ttft / 2 : ttft - max_ttft;
-    least = std::min(least, std::max(late, ttft - time_left));
+    // A prompt that takes longer than its deadline by itself would take so later on, too.
+    const bool hopeless = std::isinf(max_ttft) && ttft - wait > time_left;
+    least = std::min(least, hopeless ? late : std::max(late, ttft - time_left));
   }
   if (!(least > 0) || least == std::numeric_limits<double>::infinity()) return std::nullopt;
   return least;

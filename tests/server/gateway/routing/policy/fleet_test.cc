@@ -1,5 +1,6 @@
 #include "server/gateway/routing/policy/fleet.h"
 
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -121,6 +122,11 @@ TEST_F(FleetTest, LateIsWhatIsLateAtEveryServer) {
   // It has its answer before its deadline, or not: no half is taken of what is left.
   EXPECT_NEAR(fleet.LateBy(1, 20'000, /*time_left=*/2.8).value_or(0), 0.2, 1e-9);
   EXPECT_NEAR(fleet.LateBy(1, 20'000, /*time_left=*/1).value_or(0), 1.7, 1e-9);
+  constexpr double kAny = std::numeric_limits<double>::infinity();
+  EXPECT_NEAR(fleet.LateBy(kAny, 20'000, /*time_left=*/2.5).value_or(0), 0.2, 1e-9);
+  EXPECT_EQ(fleet.LateBy(kAny, 20'000, /*time_left=*/1), std::nullopt)
+      << "it would take as long without a queue";
+  EXPECT_EQ(fleet.LateBy(kAny, 20'000), std::nullopt);
   wait(0, 0, 4);
   EXPECT_EQ(late(15'000, 4), std::nullopt);
   EXPECT_NEAR(fleet.LateBy(1, 15'000, /*time_left=*/1.2).value_or(0), 0.3, 1e-9);
