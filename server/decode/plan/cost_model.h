@@ -81,8 +81,8 @@ class CostModel {
   void ObserveStored(const std::string& format, int64_t tokens, double seconds);
 
   // This handoff, begun at `begin`, was ended at `now` for what was sooner: local prefill beside it, or another
-  // server. Of handoffs that ran at the same time one counts: what made one late made all of them late. `beside_local` as in
-  // Arrival.
+  // server. Of handoffs that ran at the same time one counts: what made one late made all of them late.
+  // Arrival says what `beside_local` is.
   void ObserveOvertaken(const Target& target, const std::string& format, absl::Span<const int32_t> prompt,
                         absl::string_view salt, absl::Time begin, absl::Time now, bool beside_local = false);
 

@@ -79,8 +79,9 @@ class Fleet {
   size_t depth() const { return depth_; }
 
   // Of that decision's request, which shall have its first token within `max_ttft` seconds: by how much it is predicted to be
-  // late wherever it may go; nothing where it is in time. `max_ttft` may be infinite: then nothing is refused but for the queue. A prompt that takes longer by itself is late where it waits for more
-  // than half of that: it can have its answer when there is no queue. Nor is it in time after `time_left` seconds: its deadline.
+  // late wherever it may go; nothing where it is in time. A prompt that takes longer by itself is late where it waits for more
+  // than half of that: it can have its answer when there is no queue. Nor is it in time after `time_left` seconds, its deadline;
+  // where `max_ttft` is infinite, only if it would be without the queue.
   std::optional<double> LateBy(double max_ttft, int64_t prompt_tokens,
                                double time_left = std::numeric_limits<double>::infinity()) const;
 
