@@ -13,34 +13,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "aludel/v1/handoff.grpc.pb.h"
 #include "server/gateway/routing/decode_target.h"
+#include "server/rpc/callback_threads.h"
 
 namespace aludel {
-
-// gRPC 1.51 stops its callback threads when the last channel that used them goes, and aborts now and then
-// where a new channel asks for them in that moment. In a server channels live on; in a test, where fixtures
-// come and go, one idle channel keeps the threads.
-inline void KeepCallbackThreads() {
-  struct Idle {
-    std::unique_ptr<v1::Decode::Stub> stub;
-    grpc::ClientContext context;
-    v1::DescribeRequest request;
-    v1::DecodeDescription reply;
-    absl::Notification done;
-  };
-  static const Idle* const idle = [] {
-    auto* made = new Idle;
-    made->stub = v1::Decode::NewStub(grpc::CreateChannel("127.0.0.1:1", grpc::InsecureChannelCredentials()));
-    made->context.set_deadline(std::chrono::system_clock::now());
-    made->stub->async()->Describe(&made->context, &made->request, &made->reply,
-                                  [made](const grpc::Status&) { made->done.Notify(); });
-    made->done.WaitForNotification();
-    return made;
-  }();
-  static_cast<void>(idle);
-}
 
 // A decode server whose answers a test writes: real gRPC on a loopback port, no model behind it.
 class FakeDecode : public v1::Decode::Service {

@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "server/rpc/cache_events/cache_event_service.h"
+#include "server/rpc/callback_threads.h"
 #include "transport/monotonic_clock.h"
 
 namespace aludel {
@@ -81,7 +82,9 @@ class Source : public CacheSource {
  public:
   explicit Source(int port)
       : name_(absl::StrCat("127.0.0.1:", port)),
-        stub_(v1::CacheEvents::NewStub(grpc::CreateChannel(name_, grpc::InsecureChannelCredentials()))) {}
+        stub_(v1::CacheEvents::NewStub(grpc::CreateChannel(name_, grpc::InsecureChannelCredentials()))) {
+    KeepCallbackThreads();  // the end of a stream may drop the last channel
+  }
 
   const std::string& cache_name() const override { return name_; }
   v1::CacheEvents::Stub* cache_stub() const override { return stub_.get(); }
