@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 namespace aludel {
@@ -14,6 +15,18 @@ constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kSlabBytes = 2 * kHugePage;
 
 size_t RoundUp(size_t bytes, size_t unit) { return std::max<size_t>(1, (bytes + unit - 1) / unit) * unit; }
+
+// Whole huge pages, fresh from the kernel: memory that the heap has had before keeps its small pages. Null where there are none.
+std::shared_ptr<void> MapHugePages(size_t bytes) {
+  const size_t mapped = bytes + kHugePage;  // the kernel aligns to a small page
+  void* const begin = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (begin == MAP_FAILED) return nullptr;
+  std::shared_ptr<void> mapping(begin, [mapped](void* memory) { ::munmap(memory, mapped); });
+  const auto address = reinterpret_cast<uintptr_t>(begin);
+  char* const aligned = static_cast<char*>(begin) + (RoundUp(address, kHugePage) - address);
+  ::madvise(aligned, bytes, MADV_HUGEPAGE);  // a wish
+  return {std::move(mapping), aligned};
+}
 
 }  // namespace
 
@@ -30,9 +43,8 @@ std::shared_ptr<void> HostSlabs::Allocate(size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::shared_ptr<void> slab = latest_.lock();
   if (slab == nullptr || used_ + size > kSlabBytes) {
-    HostMemory memory = AllocateHostMemory(std::max(size, kSlabBytes));
-    if (memory == nullptr) return nullptr;
-    slab = std::move(memory);
+    slab = MapHugePages(RoundUp(std::max(size, kSlabBytes), kHugePage));
+    if (slab == nullptr) return nullptr;
     latest_ = slab;
     used_ = 0;
   }

@@ -1,6 +1,10 @@
 #include "kernels/cpu/host_memory.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <iterator>
@@ -42,6 +46,24 @@ TEST(HostSlabs, PiecesLieBehindOneAnother) {
   const Piece first(&slabs, 100'000, 1), second(&slabs, 64, 2), third(&slabs, 1, 3);
   EXPECT_EQ(second.begin() - first.begin(), 100'032);
   EXPECT_EQ(third.begin() - second.begin(), 64);
+}
+
+// Memory that the heap has had keeps its small pages, which are read more slowly.
+TEST(HostSlabs, AreNewToTheProcess) {
+  constexpr size_t kSlab = size_t{4} << 20, kPage = 4096;
+  // A heap that does not ask the kernel for blocks of a slab's size, and has some of them.
+  std::free(std::malloc(4 * kSlab));
+  std::vector<void*> used;
+  for (int i = 0; i < 4; ++i) used.push_back(std::memset(std::malloc(kSlab), 1, kSlab));
+  const std::unique_ptr<void, decltype(&std::free)> last(std::malloc(kPage), std::free);  // else they go back
+  for (void* block : used) std::free(block);
+  HostSlabs slabs;
+  for (int i = 0; i < 3; ++i) {
+    const std::shared_ptr<void> slab = slabs.Allocate(kSlab);
+    std::vector<unsigned char> resident(kSlab / kPage);
+    ASSERT_EQ(mincore(slab.get(), kSlab, resident.data()), 0);
+    EXPECT_EQ(std::count(resident.begin(), resident.end(), 0), static_cast<int64_t>(resident.size()));
+  }
 }
 
 TEST(HostSlabs, APieceOfAnySizeStaysWhileItsNeighborsComeAndGo) {
