@@ -112,6 +112,9 @@ class Device {
   // than over many. 0: go over as many rows at a time as there are.
   virtual size_t cache_bytes() const { return 0; }
 
+  // Whether ops choose how to multiply many rows by timing it when they first meet about as many (RowClass).
+  virtual bool times_products() const { return false; }
+
   // Owned by the device.
   virtual Ops& ops() = 0;
 };

@@ -30,7 +30,7 @@ struct DeviceOptions {
   // Whether a GPU multiplies 9 to 64 rows of bf16 by our own kernel (kernels/cuda/gemm/batch_gemm.cuh). Off, for comparisons: up to
   // 16 rows take that of fewer rows, more take cuBLASLt.
   bool batch_gemm = true;
-  // Whether a GPU times the algorithms that cuBLASLt offers for a product when it first meets its shape, and keeps the fastest. Off:
+  // Whether a GPU times the algorithms that cuBLASLt offers for a product when it first meets about as many rows, and keeps the fastest. Off:
   // the one that cuBLASLt names first, which is the same in every process.
   bool time_algorithms = true;
 };

@@ -58,6 +58,8 @@ class CudaDevice final : public Device, public ReplayKinds, public StreamMarks {
   // Without graphs, too: launches are those that a graph would have.
   int64_t ReplayedPositions(int64_t positions) const override { return cuda::PositionBucket(positions); }
 
+  bool times_products() const override { return options_.time_algorithms; }
+
   Ops& ops() override { return *ops_; }
 
  private:

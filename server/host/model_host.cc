@@ -17,6 +17,7 @@
 #include "runtime/engine/engine_options.h"
 #include "runtime/engine/engine_stats.h"
 #include "runtime/kv/block_pool.h"
+#include "runtime/model/prefill_warm_up.h"
 #include "runtime/model/transformer_options.h"
 #include "runtime/status_macros.h"
 #include "server/handoff/frame_cipher.h"
@@ -122,6 +123,7 @@ absl::Status ModelHost::Load(const ModelOptions& options, const CodecOptions& co
   ALUDEL_ASSIGN_OR_RETURN(prefill_samples_, WarmUp(*model_, engine.kv_dtype));
   const PrefillSample& longest = prefill_samples_.back();
   spdlog::info("warm: prefill of {} tokens took {:.1f} ms", longest.tokens, 1e3 * longest.seconds);
+  ALUDEL_RETURN_IF_ERROR(WarmUpPrefill(*model_, engine.kv_dtype));
   const auto start = std::chrono::steady_clock::now();
   ALUDEL_ASSIGN_OR_RETURN(engine_, Engine::Start(model_.get(), tokenizer_.get(), engine));
   // No request has come yet: these are the warm-up's.

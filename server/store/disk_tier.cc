@@ -61,6 +61,7 @@ absl::Status DiskTier::Recover(const Found& found) {
     const absl::StatusOr<bool> adopted = Adopt(path, found);
     if (adopted.ok() && *adopted) continue;
     if (adopted.ok() && unlink(path.c_str()) == 0) continue;
+    ++findings_.unread;
     const std::string why = adopted.ok() ? strerror(errno) : std::string(adopted.status().message());
     spdlog::warn("{}: left alone until the next start: {}", path, why);
     unread_.push_back(path);
@@ -79,11 +80,17 @@ absl::StatusOr<bool> DiskTier::Adopt(const std::string& path, const Found& found
     // Anything else, such as too many open files, says nothing of what is in it.
     if (!absl::IsDataLoss(file.status()) && !absl::IsFailedPrecondition(file.status())) return file.status();
     spdlog::warn("{}: not read, and removed: {}", path, std::string(file.status().message()));
+    ++findings_.removed;
     return false;
   }
   if (contents.head.producer != options_.producer) {
     spdlog::warn("{}: not read, and removed: made by another model, or with other options", path);
+    ++findings_.removed;
     return false;
+  }
+  if (contents.torn) {
+    spdlog::warn("{}: its last record was not finished, and is left out", path);
+    ++findings_.torn;
   }
   const std::shared_ptr<SegmentFile> segment = *std::move(file);
   size_t kept = 0;
@@ -98,6 +105,7 @@ absl::StatusOr<bool> DiskTier::Adopt(const std::string& path, const Found& found
       found(entry, {segment, entry.block, entry.meta_bytes, entry.payload_bytes, entry.planes});
     }
   }
+  findings_.foreign += foreign;
   if (foreign > 0)
     spdlog::warn("{}: {} chunks of formats that this server does not have are not read", path, foreign);
   const bool has_tombstones = contents.entries.size() > kept + foreign;

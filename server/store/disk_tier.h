@@ -17,6 +17,7 @@
 #include "server/store/disk_limits.h"
 #include "server/store/disk_place.h"
 #include "server/store/segment_file.h"
+#include "server/store/store_stats.h"
 
 namespace aludel {
 
@@ -43,6 +44,8 @@ class DiskTier {
   DiskTier(const DiskTier&) = delete;
   DiskTier& operator=(const DiskTier&) = delete;
 
+  // When it was opened; `undated` is the caller's to count.
+  const DiskFindings& findings() const { return findings_; }
   // The largest record.
   uint64_t max_record_bytes() const { return limits_.max_record_bytes(); }
   // Whether a record of so many bytes, of which the footer has so many entries, fits without another segment's end.
@@ -81,6 +84,7 @@ class DiskTier {
   absl::Status SyncDirectory() const;
 
   const Options options_;
+  DiskFindings findings_;
   const int lock_file_;
   const DiskLimits limits_;
   // Counts until the last lease on a segment is gone, which may be after this tier.

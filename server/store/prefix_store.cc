@@ -391,6 +391,9 @@ void PrefixStore::MakeCuts(Demoted demoted) {
 void PrefixStore::CountLookup(const Found& found, int64_t prompt_tokens) {
   const int64_t tokens = found.tokens();
   absl::MutexLock lock(&mutex_);
+  stats_.memory.hits += found.memory_tokens > 0 ? 1 : 0;
+  stats_.disk.hits += found.disk_tokens > 0 ? 1 : 0;
+  stats_.remote.hits += found.remote_tokens > 0 ? 1 : 0;
   stats_.memory.hit_tokens += static_cast<uint64_t>(found.memory_tokens);
   stats_.disk.hit_tokens += static_cast<uint64_t>(found.disk_tokens);
   stats_.remote.hit_tokens += static_cast<uint64_t>(found.remote_tokens);

@@ -52,6 +52,9 @@ void PrefixStore::OpenDisk() {
   absl::MutexLock lock(&mutex_);
   stats_.disk.open = true;
   stats_.disk.bytes = disk_->bytes();
+  const uint64_t undated = stats_.findings.undated;  // Recover's
+  stats_.findings = disk_->findings();
+  stats_.findings.undated = undated;
   spdlog::info("the prefix store has {} chunks in {} bytes at {}", stats_.disk.entries, stats_.disk.bytes,
                options_.disk->path);
   writer_ = std::make_unique<WriteBehind>(kMaxQueuedBytes, [this](const DiskWrite& write) { Write(write); });
@@ -68,7 +71,9 @@ void PrefixStore::Recover(const ChunkEntry& entry, const DiskPlace& place) {
   node = index_.Add(entry);
   // A wall clock that was set back since makes an age unknown, which is too old for any limit.
   const absl::Duration age = absl::Now() - absl::FromUnixMillis(entry.added_unix_ms);
-  node->added = age < absl::ZeroDuration() ? absl::InfinitePast() : MonotonicNow() - age;
+  const bool undated = age < absl::ZeroDuration();
+  node->added = undated ? absl::InfinitePast() : MonotonicNow() - age;
+  stats_.findings.undated += undated ? 1 : 0;
   SetOnDisk(node, place);
 }
 
@@ -99,8 +104,9 @@ void PrefixStore::DropFromDisk(Node* node) {
 void PrefixStore::WriteLater(Node* node, absl::Span<const int32_t> prompt) {
   const bool on_disk = node->disk.segment != nullptr &&
                        (node->memory == nullptr || Serves(node->disk.planes, node->memory_planes));
-  if (writer_ == nullptr || node->writing || on_disk || node->memory == nullptr || node->over_quota ||
-      node->requests < options_.disk->min_requests) {
+  if (writer_ == nullptr || node->writing || on_disk || node->memory == nullptr || node->over_quota) return;
+  if (node->requests < options_.disk->min_requests) {
+    ++stats_.seldom;
     return;
   }
   node->writing = writer_->Push(ToWrite(*node, prompt));
@@ -247,6 +253,7 @@ void PrefixStore::Retire(std::shared_ptr<SegmentFile> segment) {
     Node* node = index_.Find(entry.key);
     if (node == nullptr || node->moving == nullptr) continue;
     if (place.ok()) {
+      ++stats_.rewrites;
       SetOnDisk(node, *place);
     } else {
       ++stats_.disk.evictions;

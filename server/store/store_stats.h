@@ -9,6 +9,7 @@ namespace aludel {
 struct TierStats {
   bool configured = false;
   bool open = false;
+  uint64_t hits = 0;        // look-ups that took something from it
   uint64_t hit_tokens = 0;  // over all look-ups
   uint64_t evictions = 0;   // chunks that went to make room, or for
   uint64_t over_quota = 0;  // their tenant's quota
@@ -20,6 +21,7 @@ struct TierStats {
 struct RemoteStats {
   bool configured = false;
   bool open = false;  // it answers
+  uint64_t hits = 0;  // as TierStats
   uint64_t hit_tokens = 0;
   uint64_t queued_bytes = 0;  // that wait to be written
   uint64_t written_bytes = 0;
@@ -50,6 +52,16 @@ struct MemoryRejects {
   uint64_t pinned = 0;      // what has their name is pinned with fewer planes, and pins have no room for more
 };
 
+// What was not as a server leaves it when the disk tier was opened.
+struct DiskFindings {
+  uint64_t torn = 0;     // segments whose last record was not finished: without it
+  uint64_t removed = 0;  // segments of another model, artifact or version, or whose head is damaged
+  uint64_t foreign = 0;  // chunks of formats that this server does not have
+  uint64_t undated =
+      0;  // chunks from the future: the clock was set back since, and they are older than any limit
+  uint64_t unread = 0;  // segments that are left alone until the next start
+};
+
 // What look-ups that found something were worth, in seconds. Only of those whose speed of computing was known.
 struct SavedSeconds {
   double expected = 0;  // computing what was found, less reading it at the rates by which chunks are placed
@@ -75,6 +87,9 @@ struct StoreStats {
   uint64_t written_bytes = 0;  // rewritten ones included
   uint64_t loads = 0;
   double load_seconds = 0;
+  uint64_t rewrites = 0;  // chunks of the oldest segment that were written again, since they had been found
+  uint64_t seldom = 0;    // times that a chunk was not written, asked for less often than min_requests
+  DiskFindings findings;
   // Writes and reads that came to nothing, and why.
   uint64_t queue_full = 0;    // more to write than the disk takes
   uint64_t reads_full = 0;    // more to read

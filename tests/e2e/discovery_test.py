@@ -208,6 +208,17 @@ def steps(fleet: Fleet, load: Load) -> None:
     load.check("DNS lost the name")
     fleet.name_decodes(0, 1, 2)
 
+    killed = fleet.servers[f"prefill-{PREFILLS[0]}"]
+    killed.process.kill()
+    killed.process.wait()
+    for index in range(3):
+        fleet.await_prefills(index, [PREFILLS[1]])
+    load.check("a prefill server was killed")
+    killed.start()
+    for index in range(3):
+        fleet.await_prefills(index, list(PREFILLS))
+    load.check("and started again")
+
     fleet.dns.records["prefill.test"] = [PREFILLS[1]]
     for index in range(3):
         fleet.await_prefills(index, [PREFILLS[1]])

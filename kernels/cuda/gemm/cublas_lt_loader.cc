@@ -37,7 +37,7 @@ void* Symbol(const char* name) {
 
 }  // namespace
 
-// The functions of cublasLt.h that gemm.cc and fp8_plans.cc call, directly or through the header's inline ones: each finds
+// The functions of cublasLt.h that gemm.cc, fp8_plans.cc and lt_plan.cc call, directly or through the header's inline ones: each finds
 // the real one once and passes its arguments on.
 #define ALUDEL_FORWARD(name, parameters, arguments)                                  \
   extern "C" cublasStatus_t CUBLASWINAPI name parameters {                           \
@@ -71,6 +71,11 @@ ALUDEL_FORWARD(cublasLtMatmulAlgoGetHeuristic,
                 cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t results[],
                 int* found),
                (handle, operation, a, b, c, d, preference, wanted, results, found))
+ALUDEL_FORWARD(cublasLtMatmulAlgoCheck,
+               (cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
+                cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulHeuristicResult_t* result),
+               (handle, operation, a, b, c, d, algorithm, result))
 ALUDEL_FORWARD(cublasLtMatmul,
                (cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha, const void* a,
                 cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,

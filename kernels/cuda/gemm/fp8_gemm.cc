@@ -184,7 +184,7 @@ bool Fp8Gemm::MultiplyBySums(const uint8_t* codes, const float* scales, const Cu
   return true;
 }
 
-void Fp8Gemm::Multiply(const Fp8Plans::Plan& plan, const Fp8Operands& product, CudaStream& stream) const {
+void Fp8Gemm::Multiply(const LtPlan& plan, const Fp8Operands& product, CudaStream& stream) const {
   const auto multiply = [&](const uint8_t*, const uint8_t*, const float*, const float*, bool,
                             const TensorView&, cudaStream_t on) {
     stream.Collect(plans_->Run(plan, product, product.out.data, stream.workspace(), on));

@@ -71,7 +71,7 @@ class Fp8Gemm {
                       bool accumulate, const TensorView& out, CudaStream& stream);
   // Where neither can be done; once for each shape.
   void Report(const TensorView& a, const TensorView& out);
-  void Multiply(const Fp8Plans::Plan& plan, const Fp8Operands& product, CudaStream& stream) const;
+  void Multiply(const LtPlan& plan, const Fp8Operands& product, CudaStream& stream) const;
 
   const std::string device_name_;
   const int capability_;  // 89 for 8.9

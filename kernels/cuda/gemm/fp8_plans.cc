@@ -11,33 +11,20 @@
 namespace aludel::cuda {
 namespace {
 
-template <typename T>
-bool Set(cublasLtMatmulDescOpaque_t* operation, cublasLtMatmulDescAttributes_t attribute, T value) {
-  return cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)) == CUBLAS_STATUS_SUCCESS;
-}
-
-template <typename T>
-bool Set(cublasLtMatmulPreferenceOpaque_t* preference, cublasLtMatmulPreferenceAttributes_t attribute,
-         T value) {
-  return cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)) ==
-         CUBLAS_STATUS_SUCCESS;
-}
-
 #if CUBLAS_VERSION >= 120900
 // Scales by row and column.
-bool SetScaleModes(cublasLtMatmulDescOpaque_t* operation) {
+bool SetScaleModes(LtPlan* plan) {
   const auto mode = static_cast<int32_t>(CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
-  return Set(operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode) &&
-         Set(operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+  return SetAttribute(plan, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode) &&
+         SetAttribute(plan, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
 }
 #else
-bool SetScaleModes(cublasLtMatmulDescOpaque_t*) { return false; }
+bool SetScaleModes(LtPlan*) { return false; }
 #endif
 
-// cuBLASLt's A is W, see GemmEngine::MakePlan.
-bool SetScales(cublasLtMatmulDescOpaque_t* operation, const Fp8Operands& product) {
-  return Set(operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, product.w_scales) &&
-         Set(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.a_scales);
+bool SetScales(LtPlan* plan, const Fp8Operands& product) {
+  return SetAttribute(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, product.w_scales) &&
+         SetAttribute(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.a_scales);
 }
 
 bool IsAligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % kFp8Piece == 0; }
@@ -61,45 +48,24 @@ absl::StatusOr<std::unique_ptr<Fp8Plans>> Fp8Plans::Create(const std::string& de
 
 Fp8Plans::~Fp8Plans() { cublasLtDestroy(handle_); }
 
-std::vector<Fp8Plans::Plan> Fp8Plans::Make(const Fp8Operands& product, int most) const {
+std::optional<LtPlan> Fp8Plans::Describe(const Fp8Operands& product) {
   const TensorView& out = product.out;
-  Plan plan{};
+  LtPlan plan{};
   bool ok =
       cublasLtMatmulDescInit(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
-      Set(&plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T) &&
+      SetAttribute(&plan, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T) &&
       cublasLtMatrixLayoutInit(&plan.w, CUDA_R_8F_E4M3, product.in, out.cols, product.in) ==
           CUBLAS_STATUS_SUCCESS &&
       cublasLtMatrixLayoutInit(&plan.a, CUDA_R_8F_E4M3, product.in, out.rows, product.in) ==
           CUBLAS_STATUS_SUCCESS &&
       cublasLtMatrixLayoutInit(&plan.out, out.dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF, out.cols,
                                out.rows, out.stride) == CUBLAS_STATUS_SUCCESS;
-  if (product.w_scales != nullptr) {
-    ok = ok && SetScaleModes(&plan.operation) && SetScales(&plan.operation, product);
-  }
-  cublasLtMatmulPreferenceOpaque_t preference{};
-  ok = ok && cublasLtMatmulPreferenceInit(&preference) == CUBLAS_STATUS_SUCCESS &&
-       Set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, CudaStream::kWorkspaceBytes) &&
-       Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, Alignment(product.w)) &&
-       Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, Alignment(product.a)) &&
-       Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, Alignment(out.data)) &&
-       Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, Alignment(out.data));
-  if (!ok) return {};
-  std::vector<cublasLtMatmulHeuristicResult_t> results(most);
-  int found = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle_, &plan.operation, &plan.w, &plan.a, &plan.out, &plan.out,
-                                     &preference, most, results.data(), &found);
-  if (status != CUBLAS_STATUS_SUCCESS) return {};
-  std::vector<Plan> plans;
-  for (int i = 0; i < found; ++i) {
-    if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
-    plan.algorithm = results[i].algo;
-    plans.push_back(plan);
-  }
-  return plans;
+  if (product.w_scales != nullptr) ok = ok && SetScaleModes(&plan) && SetScales(&plan, product);
+  if (!ok) return std::nullopt;
+  return plan;
 }
 
-std::optional<Fp8Plans::Plan> Fp8Plans::Find(const Fp8Operands& product, CudaStream& stream) {
+std::optional<LtPlan> Fp8Plans::Find(const Fp8Operands& product, CudaStream& stream) {
   const TensorView& out = product.out;
   ALUDEL_CHECK(product.in % kFp8Piece == 0 && IsAligned(product.a) && IsAligned(product.w));
   ALUDEL_CHECK((product.a_scales == nullptr) == (product.w_scales == nullptr));
@@ -107,6 +73,7 @@ std::optional<Fp8Plans::Plan> Fp8Plans::Find(const Fp8Operands& product, CudaStr
   if (out.cols * bytes % kFp8Piece != 0 || out.stride * bytes % kFp8Piece != 0 || !IsAligned(out.data)) {
     return std::nullopt;
   }
+  const LtAlignment alignment{Alignment(product.w), Alignment(product.a), Alignment(out.data)};
   const Key key{out.rows,
                 out.cols,
                 product.in,
@@ -114,22 +81,22 @@ std::optional<Fp8Plans::Plan> Fp8Plans::Find(const Fp8Operands& product, CudaStr
                 out.dtype,
                 product.accumulate,
                 product.w_scales != nullptr,
-                Alignment(product.w),
-                Alignment(product.a),
-                Alignment(out.data)};
-  const auto make = [&](int most) { return Make(product, most); };
-  const auto fastest = [&](absl::Span<const Plan> plans) {
+                alignment.w,
+                alignment.a,
+                alignment.out};
+  const auto describe = [&] { return Describe(product); };
+  const auto fastest = [&](absl::Span<const LtPlan> plans) {
     const auto run = [&](size_t i, void* to) {
       return Run(plans[i], product, to, stream.workspace(), stream.get()).ok();
     };
     return FastestProduct(plans.size(), product.accumulate, out, run, stream);
   };
-  return plans_.Find(key, Flops(out, product.in), make, fastest);
+  return plans_.Find(key, Flops(out, product.in), alignment, describe, fastest);
 }
 
-absl::Status Fp8Plans::Run(Plan plan, const Fp8Operands& product, void* to, void* workspace,
+absl::Status Fp8Plans::Run(LtPlan plan, const Fp8Operands& product, void* to, void* workspace,
                            cudaStream_t stream) const {
-  if (product.w_scales != nullptr && !SetScales(&plan.operation, product)) {
+  if (product.w_scales != nullptr && !SetScales(&plan, product)) {
     return absl::InternalError("cuBLASLt refuses the addresses of scales");
   }
   const float alpha = 1.0f;

@@ -35,13 +35,6 @@ struct Fp8Operands {
 // 12.9 on that compute capability 9.0 has; elsewhere a product without them is what it finds. Thread-safe.
 class Fp8Plans {
  public:
-  // Plain values of cuBLASLt.
-  struct Plan {
-    cublasLtMatmulDescOpaque_t operation;
-    cublasLtMatrixLayoutOpaque_t w, a, out;
-    cublasLtMatmulAlgo_t algorithm;
-  };
-
   static absl::StatusOr<std::unique_ptr<Fp8Plans>> Create(const std::string& device_name,
                                                           bool time_algorithms);
   ~Fp8Plans();
@@ -50,9 +43,9 @@ class Fp8Plans {
 
   // Nothing where cuBLASLt has no algorithm. Where its algorithms are timed for this product, on `stream`, `out` may be written
   // without `accumulate`, and the stream's workspace is.
-  std::optional<Plan> Find(const Fp8Operands& product, CudaStream& stream);
+  std::optional<LtPlan> Find(const Fp8Operands& product, CudaStream& stream);
   // Into out's memory, or into other that is as large: `to` = out + ... then. `workspace`: CudaStream::kWorkspaceBytes.
-  absl::Status Run(Plan plan, const Fp8Operands& product, void* to, void* workspace,
+  absl::Status Run(LtPlan plan, const Fp8Operands& product, void* to, void* workspace,
                    cudaStream_t stream) const;
 
  private:
@@ -61,13 +54,14 @@ class Fp8Plans {
                          DType /*out*/, bool /*accumulate*/, bool /*scaled*/, uint32_t /*align w*/,
                          uint32_t /*align a*/, uint32_t /*align out*/>;
 
-  Fp8Plans(cublasLtHandle_t handle, bool time_algorithms) : handle_(handle), plans_(time_algorithms) {}
+  Fp8Plans(cublasLtHandle_t handle, bool time_algorithms)
+      : handle_(handle), plans_(handle, time_algorithms) {}
 
-  // At most so many, cuBLASLt's first before the others.
-  std::vector<Plan> Make(const Fp8Operands& product, int most) const;
+  // Of a product but for its algorithm. Nothing where cuBLASLt does not make such.
+  static std::optional<LtPlan> Describe(const Fp8Operands& product);
 
   cublasLtHandle_t handle_;
-  PlanCache<Key, Plan> plans_;
+  PlanCache<Key> plans_;
 };
 
 }  // namespace aludel::cuda

@@ -26,18 +26,6 @@ uint32_t Alignment(const void* data, DType dtype) {
   return static_cast<uint32_t>(SizeOf(dtype));
 }
 
-template <typename T>
-bool Set(cublasLtMatmulDescOpaque_t* operation, cublasLtMatmulDescAttributes_t attribute, T value) {
-  return cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)) == CUBLAS_STATUS_SUCCESS;
-}
-
-template <typename T>
-bool Set(cublasLtMatmulPreferenceOpaque_t* preference, cublasLtMatmulPreferenceAttributes_t attribute,
-         T value) {
-  return cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)) ==
-         CUBLAS_STATUS_SUCCESS;
-}
-
 // Pieces of this many elements: a head matrix of a large vocabulary is not held twice on the host.
 constexpr int64_t kPiece = int64_t{1} << 20;
 
@@ -104,47 +92,28 @@ GemmEngine::~GemmEngine() { cublasLtDestroy(handle_); }
 
 // cuBLAS counts columns first. A row-major matrix is its own transpose there, so out^T [out, rows] =
 // W (given as [in, out], to be transposed) times a^T [in, rows]; the bias runs along out^T's columns.
-std::vector<GemmEngine::Plan> GemmEngine::MakePlans(const Key& key, const float* bias, int most) const {
+std::optional<LtPlan> GemmEngine::Describe(const Key& key, const float* bias) {
   const auto& [rows, out, in, a_stride, out_stride, a_type, out_type, accumulate, align_a, align_w, align_out,
                align_bias] = key;
   const bool has_bias = align_bias != 0;
   // cuBLASLt wants a bias in the result's type when that is bf16, and ours are f32: MultiplyRoundingOnce. Nor
   // is it said to take one that whole 16-byte loads cannot read.
-  if (has_bias && (out_type == DType::kBf16 || align_bias < 16)) return {};
-  Plan plan{};
+  if (has_bias && (out_type == DType::kBf16 || align_bias < 16)) return std::nullopt;
+  LtPlan plan{};
   // Sums in f32; CUBLAS_COMPUTE_32F keeps f32 factors whole (no TF32).
   bool ok =
       cublasLtMatmulDescInit(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
-      Set(&plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T) &&
+      SetAttribute(&plan, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T) &&
       cublasLtMatrixLayoutInit(&plan.w, CudaType(a_type), in, out, in) == CUBLAS_STATUS_SUCCESS &&
       cublasLtMatrixLayoutInit(&plan.a, CudaType(a_type), in, rows, a_stride) == CUBLAS_STATUS_SUCCESS &&
       cublasLtMatrixLayoutInit(&plan.out, CudaType(out_type), out, rows, out_stride) == CUBLAS_STATUS_SUCCESS;
   if (has_bias) {
-    ok = ok && Set(&plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS) &&
-         Set(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F) &&
-         Set(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    ok = ok && SetAttribute(&plan, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS) &&
+         SetAttribute(&plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F) &&
+         SetAttribute(&plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   }
-  cublasLtMatmulPreferenceOpaque_t preference;
-  ok = ok && cublasLtMatmulPreferenceInit(&preference) == CUBLAS_STATUS_SUCCESS &&
-       Set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, CudaStream::kWorkspaceBytes) &&
-       Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align_w) &&
-       Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align_a) &&
-       Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align_out) &&
-       Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align_out);
-  if (!ok) return {};
-  std::vector<cublasLtMatmulHeuristicResult_t> results(most);
-  int found = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle_, &plan.operation, &plan.w, &plan.a, &plan.out, &plan.out,
-                                     &preference, most, results.data(), &found);
-  if (status != CUBLAS_STATUS_SUCCESS) return {};
-  std::vector<Plan> plans;
-  for (int i = 0; i < found; ++i) {
-    if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
-    plan.algorithm = results[i].algo;
-    plans.push_back(plan);
-  }
-  return plans;
+  if (!ok) return std::nullopt;
+  return plan;
 }
 
 void GemmEngine::ReportSlow(const Key& key) {
@@ -251,26 +220,19 @@ void GemmEngine::Multiply(const TensorView& a, const void* w, const float* bias,
   if (bias != nullptr && !accumulate && out.dtype == DType::kBf16) {
     return MultiplyRoundingOnce(a, w, bias, out, stream);
   }
-  const Key key{a.rows,
-                out.cols,
-                a.cols,
-                a.stride,
-                out.stride,
-                a.dtype,
-                out.dtype,
-                accumulate,
-                Alignment(a.data, a.dtype),
-                Alignment(w, a.dtype),
-                Alignment(out.data, out.dtype),
-                bias == nullptr ? 0 : Alignment(bias, DType::kF32)};
-  const auto make = [&](int most) { return MakePlans(key, bias, most); };
-  const auto fastest = [&](absl::Span<const Plan> plans) {
+  const LtAlignment alignment{Alignment(w, a.dtype), Alignment(a.data, a.dtype),
+                              Alignment(out.data, out.dtype)};
+  const Key key{a.rows,      out.cols,    a.cols,        a.stride,
+                out.stride,  a.dtype,     out.dtype,     accumulate,
+                alignment.a, alignment.w, alignment.out, bias == nullptr ? 0 : Alignment(bias, DType::kF32)};
+  const auto describe = [&] { return Describe(key, bias); };
+  const auto fastest = [&](absl::Span<const LtPlan> plans) {
     const auto run = [&](size_t i, void* to) {
       return RunPlan(plans[i], a, w, bias, accumulate, out, to, stream.workspace(), stream.get()).ok();
     };
     return FastestProduct(plans.size(), accumulate, out, run, stream);
   };
-  const std::optional<Plan> plan = plans_.Find(key, Flops(out, a.cols), make, fastest);
+  const std::optional<LtPlan> plan = plans_.Find(key, Flops(out, a.cols), alignment, describe, fastest);
   if (!plan.has_value() && bias != nullptr && !accumulate) {
     // The bias in every row, and the product added to it.
     const TensorView repeated{const_cast<float*>(bias), DType::kF32, out.rows, out.cols, /*stride=*/0};
@@ -291,10 +253,10 @@ void GemmEngine::Multiply(const TensorView& a, const void* w, const float* bias,
   stream.Launch("multiply", multiply, a, w, bias, accumulate, out);
 }
 
-absl::Status GemmEngine::RunPlan(Plan plan, const TensorView& a, const void* w, const float* bias,
+absl::Status GemmEngine::RunPlan(LtPlan plan, const TensorView& a, const void* w, const float* bias,
                                  bool accumulate, const TensorView& out, void* to, void* workspace,
                                  cudaStream_t stream) const {
-  if (bias != nullptr && !Set(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)) {
+  if (bias != nullptr && !SetAttribute(&plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)) {
     return absl::InternalError("cuBLASLt refuses the address of a bias");
   }
   const float alpha = 1.0f;

@@ -78,10 +78,9 @@ inline bool ReadsPieces(const TensorView& a) {
 // So what a row gives may differ in its last bits between up to 8 rows, 9 to 64 and more; among 9 to 64 it is the same bits
 // whatever other rows there are.
 //
-// cuBLASLt's algorithm is chosen once for a shape and what is done with it. Of a large product it is the fastest of those that
-// cuBLASLt offers, timed on the stream when the shape is first met (a server's warm-up meets the usual ones), and then kept for the
-// life of the device. It is cuBLASLt's first where it is first met in a graph's capture, of large shapes behind the first
-// kMostKept, and of small products. Thread-safe; the workspace is the stream's.
+// cuBLASLt's algorithm is chosen by PlanCache. Of a large product it is the fastest of those that cuBLASLt offers, timed on the stream
+// when a class of rows is first met (a server's warm-up meets all that its steps have), and then kept for the life of the device. It
+// is cuBLASLt's first where it is first met in a graph's capture, and of small products. Thread-safe; the workspace is the stream's.
 class GemmEngine {
  public:
   // Of `options` batch_gemm and time_algorithms.
@@ -102,12 +101,6 @@ class GemmEngine {
                          int64_t /*out stride*/, DType /*a*/, DType /*out*/, bool /*accumulate*/,
                          uint32_t /*align a*/, uint32_t /*align w*/, uint32_t /*align out*/,
                          uint32_t /*align bias, 0: none*/>;
-  // Plain values of cuBLASLt.
-  struct Plan {
-    cublasLtMatmulDescOpaque_t operation;
-    cublasLtMatrixLayoutOpaque_t w, a, out;
-    cublasLtMatmulAlgo_t algorithm;
-  };
   // Of weights with scales, 16 at a time: 64 read 4.3 bytes for an int8 weight and 2.3 for an int4 one. As numbers it is 5.1 and 4.6,
   // read, written and read again, whatever the rows.
   static constexpr int64_t kScaledRows = 64;
@@ -117,7 +110,7 @@ class GemmEngine {
       : handle_(handle),
         multiprocessors_(multiprocessors),
         batch_gemm_(options.batch_gemm),
-        plans_(options.time_algorithms) {}
+        plans_(handle, options.time_algorithms) {}
 
   // Whether it was the batch kernel's.
   bool MultiplyBatch(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,
@@ -136,18 +129,18 @@ class GemmEngine {
                          const TensorView& out, CudaStream& stream);
 
   // out (+)= ..., or, where `to` is another memory of its shape, to = out + ...
-  absl::Status RunPlan(Plan plan, const TensorView& a, const void* w, const float* bias, bool accumulate,
+  absl::Status RunPlan(LtPlan plan, const TensorView& a, const void* w, const float* bias, bool accumulate,
                        const TensorView& out, void* to, void* workspace, cudaStream_t stream) const;
 
-  // At most so many, cuBLASLt's first before the others.
-  std::vector<Plan> MakePlans(const Key& key, const float* bias, int most) const;
+  // Of a product but for its algorithm. Nothing where cuBLASLt does not make such.
+  static std::optional<LtPlan> Describe(const Key& key, const float* bias);
   // Of a product that a kernel does slowly: logged and counted, once for each shape, in all at most kMostReported.
   void ReportSlow(const Key& key);
 
   cublasLtHandle_t handle_;
   const int multiprocessors_;
   const bool batch_gemm_;
-  PlanCache<Key, Plan> plans_;
+  PlanCache<Key> plans_;
   std::mutex mutex_;
   std::set<Key> reported_;  // guarded by mutex_
 };

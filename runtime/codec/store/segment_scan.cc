@@ -96,6 +96,7 @@ absl::StatusOr<SegmentContents> ScanSegment(int file, uint64_t file_bytes) {
     }
     contents.valid_bytes += head->entry.record_bytes();
   }
+  contents.torn = contents.valid_bytes < file_bytes;
   return contents;
 }
 

@@ -15,8 +15,9 @@ namespace aludel {
 struct SegmentContents {
   SegmentHead head;
   std::vector<ChunkEntry> entries;
-  bool sealed = false;       // by a footer
-  uint64_t valid_bytes = 0;  // behind them is what a writer did not finish
+  bool sealed = false;  // by a footer
+  uint64_t valid_bytes = 0;
+  bool torn = false;  // behind them is what a writer did not finish, or what is damaged
 };
 
 // Fills the span from there on; Unavailable where the file cannot be read, OutOfRange where it ends before.

@@ -7,6 +7,7 @@ namespace aludel {
 
 StoreMetrics::StoreMetrics(Metrics* metrics)
     : lookups_(metrics->Counter("aludel_store_lookups_total", "Prompts looked up, by result.")),
+      hits_(metrics->Counter("aludel_store_hits_total", "Look-ups that took something from a tier.")),
       hit_tokens_(metrics->Counter("aludel_store_hit_tokens_total",
                                    "Prompt tokens whose frames were stored, by tier.")),
       evictions_(metrics->Counter("aludel_store_evictions_total", "Chunks that went to make room, by tier.")),
@@ -30,6 +31,12 @@ StoreMetrics::StoreMetrics(Metrics* metrics)
       written_bytes_(metrics->Counter("aludel_store_written_bytes_total", "Written to disk.")),
       loads_(metrics->Counter("aludel_store_loads_total", "Chunks read from disk.")),
       load_seconds_(metrics->Counter("aludel_store_load_seconds_total", "Time that reading them took.")),
+      rewrites_(metrics->Counter("aludel_store_rewrites_total",
+                                 "Chunks of the oldest segment on disk that were written again.")),
+      seldom_(metrics->Counter("aludel_store_seldom_total",
+                               "Times that a chunk was not written to disk, asked for too seldom.")),
+      findings_(metrics->Counter("aludel_store_disk_findings_total",
+                                 "What was not as a server leaves it when the disk was opened, by kind.")),
       failures_(metrics->Counter("aludel_store_failures_total",
                                  "Chunks that could not be written or read, by reason.")),
       workflow_(metrics->Counter("aludel_store_workflow_chunks_total",
@@ -53,6 +60,7 @@ void StoreMetrics::Set(const StoreStats& stats) const {
   const std::pair<const char*, const TierStats*> tiers[] = {{"memory", &stats.memory}, {"disk", &stats.disk}};
   for (const auto& [name, tier] : tiers) {
     const MetricLabels labels = {{"tier", name}};
+    hits_.Raise(labels, static_cast<double>(tier->hits));
     hit_tokens_.Raise(labels, static_cast<double>(tier->hit_tokens));
     evictions_.Raise(labels, static_cast<double>(tier->evictions));
     over_quota_.Raise(labels, static_cast<double>(tier->over_quota));
@@ -76,6 +84,14 @@ void StoreMetrics::Set(const StoreStats& stats) const {
   written_bytes_.Raise({}, static_cast<double>(stats.written_bytes));
   loads_.Raise({}, static_cast<double>(stats.loads));
   load_seconds_.Raise({}, stats.load_seconds);
+  rewrites_.Raise({}, static_cast<double>(stats.rewrites));
+  seldom_.Raise({}, static_cast<double>(stats.seldom));
+  const std::pair<const char*, uint64_t> findings[] = {{"torn", stats.findings.torn},
+                                                       {"removed", stats.findings.removed},
+                                                       {"foreign", stats.findings.foreign},
+                                                       {"undated", stats.findings.undated},
+                                                       {"unread", stats.findings.unread}};
+  for (const auto& [kind, count] : findings) findings_.Raise({{"kind", kind}}, static_cast<double>(count));
   const std::pair<const char*, uint64_t> failures[] = {
       {"queue_full", stats.queue_full},    {"reads_full", stats.reads_full},
       {"read_late", stats.reads_late},     {"no_room", stats.no_room},
@@ -96,6 +112,7 @@ void StoreMetrics::Set(const StoreStats& stats) const {
 
 void StoreMetrics::SetRemote(const RemoteStats& stats) const {
   const MetricLabels labels = {{"tier", "remote"}};
+  hits_.Raise(labels, static_cast<double>(stats.hits));
   hit_tokens_.Raise(labels, static_cast<double>(stats.hit_tokens));
   open_.Set(labels, stats.open ? 1 : 0);
   remote_written_bytes_.Raise({}, static_cast<double>(stats.written_bytes));

@@ -18,6 +18,7 @@ class StoreMetrics {
   void SetRemote(const RemoteStats& stats) const;
 
   const CounterFamily lookups_;
+  const CounterFamily hits_;
   const CounterFamily hit_tokens_;
   const CounterFamily evictions_;
   const CounterFamily over_quota_;
@@ -32,6 +33,9 @@ class StoreMetrics {
   const CounterFamily written_bytes_;
   const CounterFamily loads_;
   const CounterFamily load_seconds_;
+  const CounterFamily rewrites_;
+  const CounterFamily seldom_;
+  const CounterFamily findings_;
   const CounterFamily failures_;
   const CounterFamily workflow_;
   const CounterFamily remote_written_bytes_;

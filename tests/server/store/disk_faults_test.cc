@@ -82,6 +82,7 @@ TEST_F(DiskFaults, ASegmentThatCannotBeOpenedNowIsLeftAloneAndCounts) {
     EXPECT_TRUE(store->stats().disk.open);
     EXPECT_EQ(store->stats().disk.entries, 0u);
     EXPECT_EQ(store->stats().disk.bytes, bytes);
+    EXPECT_EQ(store->stats().findings.unread, 1u);
   }
   ASSERT_TRUE(std::filesystem::is_symlink(first_));
   std::filesystem::rename(aside_, first_);

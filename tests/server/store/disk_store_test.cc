@@ -164,6 +164,7 @@ TEST_F(DiskStore, StaysWithinItsBytesAndKeepsWhatIsAskedFor) {
     EXPECT_LE(FileBytes(), kLimit);
   }
   EXPECT_GT(store.stats().disk.evictions, 500u);
+  EXPECT_GT(store.stats().rewrites, 1u);
   EXPECT_EQ(store.stats().write_errors, 0u);
 }
 
@@ -227,6 +228,7 @@ TEST_F(DiskStore, WithoutAFooterRecordsAreFoundByScanningUpToATornOne) {
     PrefixStore store(Options());
     EXPECT_EQ(Found(store, "abcdefghijkl"), "abcdefgh");
     EXPECT_EQ(std::filesystem::file_size(path), 3 * kStoreBlock) << "the torn tail takes no room";
+    EXPECT_EQ(store.stats().findings.torn, 1u);
   }
   Flip(kStoreBlock + 40);  // the key of the first record
   PrefixStore store(Options());
@@ -238,19 +240,22 @@ TEST_F(DiskStore, AnotherProducersVersionsAndFormatsAreRemoved) {
   { PutLetters(*std::make_unique<PrefixStore>(Options()), "abcd"); }
   PrefixStore::Options other = Options();
   other.producer = "another";
-  { EXPECT_EQ(std::make_unique<PrefixStore>(other)->stats().disk.entries, 0u); }
-  EXPECT_EQ(Segments().size(), 0u);
+  const auto opened = [&](const PrefixStore::Options& options) {
+    const StoreStats stats = std::make_unique<PrefixStore>(options)->stats();
+    EXPECT_EQ(stats.disk.entries, 0u);
+    EXPECT_EQ(Segments().size(), 0u);
+    return stats.findings;
+  };
+  EXPECT_EQ(opened(other).removed, 1u);
 
   { PutLetters(*std::make_unique<PrefixStore>(Options()), "abcd"); }
   other = Options();
   other.encoders = {SaltTag("no encoder of ours")};
-  { EXPECT_EQ(std::make_unique<PrefixStore>(other)->stats().disk.entries, 0u); }
-  EXPECT_EQ(Segments().size(), 0u);
+  EXPECT_EQ(opened(other).foreign, 1u);
 
   { PutLetters(*std::make_unique<PrefixStore>(Options()), "abcd"); }
   Flip(4);  // the version
-  { EXPECT_EQ(std::make_unique<PrefixStore>(Options())->stats().disk.entries, 0u); }
-  EXPECT_EQ(Segments().size(), 0u);
+  EXPECT_EQ(opened(Options()).removed, 1u);
 }
 
 TEST_F(DiskStore, FilesOfOthersStay) {
@@ -354,6 +359,7 @@ TEST_F(DiskStore, AClockThatIsFarOffCostsNothingButAges) {
     PrefixStore store(Options());
     EXPECT_EQ(Found(store, "abcd", absl::Hours(24 * 365)), "") << time;
     EXPECT_EQ(Found(store, "abcd"), "abcd") << time;
+    EXPECT_EQ(store.stats().findings.undated, time > absl::Now() ? 1u : 0u) << time;
   }
 }
 
@@ -371,6 +377,7 @@ TEST_F(DiskStore, AChunkMayWaitForItsSecondRequest) {
   PrefixStore store(options);
   PutLetters(store, "abcd");
   PutLetters(store, "efgh");
+  EXPECT_EQ(store.stats().seldom, 2u);
   EXPECT_EQ(Found(store, "efgh"), "efgh");
   ASSERT_TRUE(AwaitEntries(store, 1));
   EXPECT_EQ(Found(store, "abcd"), "abcd");

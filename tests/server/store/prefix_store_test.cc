@@ -51,6 +51,9 @@ TEST(PrefixStore, CountsLookupsByWhatCameOfThem) {
   EXPECT_EQ(stats.misses, 1u);
   EXPECT_EQ(stats.partial_hits, 2u);
   EXPECT_EQ(stats.hits, 1u);
+  EXPECT_EQ(stats.memory.hits, 2u);
+  EXPECT_EQ(stats.disk.hits, 2u);
+  EXPECT_EQ(stats.remote.hits, 0u);
   EXPECT_EQ(stats.memory.hit_tokens, 10u);
   EXPECT_EQ(stats.disk.hit_tokens, 12u);
 }

@@ -9,7 +9,7 @@
 #include "kernels/tensor.h"
 #include "tests/kernels/cuda/fake/fake_world.h"
 
-// The calls of gemm.cc and fp8_plans.cc. Descriptors hold what they were given; a product is a loop over float sums.
+// The calls of gemm.cc, fp8_plans.cc and lt_plan.cc. Descriptors hold what they were given; a product is a loop over float sums.
 namespace aludel::cuda::fake {
 namespace {
 
@@ -232,6 +232,18 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     Put(&results[*found].algo, Algorithm{aligned, *found});
     results[*found].state = CUBLAS_STATUS_SUCCESS;
   }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  const std::lock_guard lock(TheWorld().mutex);
+  const auto chosen = Get<Algorithm>(algorithm);
+  if (TheWorld().algorithms.at(chosen.place) < 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+  result->state = CUBLAS_STATUS_SUCCESS;
+  result->workspaceSize = chosen.plan.workspace;
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -117,7 +118,7 @@ TEST_F(TimedAlgorithms, TheFastestIsKept) {
   EXPECT_EQ(Multiply(kTimedRows), (Runs{{0, kEach}, {1, kEach + 1}, {2, kEach}}));
   OfferAlgorithms({1, 10, 2});
   EXPECT_EQ(Multiply(kTimedRows), (Runs{{1, 1}}));
-  // Another shape, and the same one that is added to what is there.
+  // Another class of rows, and the same one that is added to what is there.
   EXPECT_EQ(Multiply(kTimedRows + 1), (Runs{{0, kEach + 1}, {1, kEach}, {2, kEach}}));
   EXPECT_EQ(Multiply(kTimedRows, /*accumulate=*/true), (Runs{{0, kEach + 1}, {1, kEach}, {2, kEach}}));
   const TimedProducts after = ProductsTimed();
@@ -139,6 +140,17 @@ TEST_F(TimedAlgorithms, WhatFailsIsLeftOut) {
   OfferAlgorithms({30, -1, 20});
   EXPECT_EQ(Multiply(kTimedRows), (Runs{{0, kEach}, {2, kEach + 1}}));
   EXPECT_TRUE(device_->Synchronize(Stream{}).ok());
+}
+
+// Prompts bring many numbers of rows; each timed would be a wait of its own.
+TEST_F(TimedAlgorithms, AClassOfRowsTakesWhatWasTimedOnce) {
+  OfferAlgorithms({30, 10, 20});
+  EXPECT_EQ(Multiply(600), (Runs{{0, kEach}, {1, kEach + 1}, {2, kEach}}));
+  for (const int64_t rows : {513, 601, 768}) EXPECT_EQ(Multiply(rows), (Runs{{1, 1}})) << rows;
+  EXPECT_EQ(Multiply(769), (Runs{{0, kEach}, {1, kEach + 1}, {2, kEach}}));
+  // One that it cannot make has cuBLASLt's first.
+  OfferAlgorithms({30, -1, 20});
+  EXPECT_EQ(Multiply(700), (Runs{{0, 1}}));
 }
 
 TEST_F(TimedAlgorithms, SmallProductsTakeTheFirst) {
@@ -176,17 +188,38 @@ TEST_F(TimedAlgorithms, NotWhereAGraphIsCaptured) {
   device_->DestroyStream(stream);
 }
 
-// However many shapes come; those behind the first 768 take the first, again and again.
+// However many numbers of rows come.
 TEST_F(TimedAlgorithms, AChoiceIsForGood) {
   OfferAlgorithms({2, 1});
-  constexpr int64_t kKept = 768;
-  for (int64_t i = 0; i < 1024; ++i) {
-    const Runs ran = Multiply(kTimedRows + i);
-    ASSERT_EQ(ran, i < kKept ? (Runs{{0, kEach}, {1, kEach + 1}}) : (Runs{{0, 1}})) << i;
+  const std::set<int64_t> firsts = {kTimedRows, kTimedRows + 1, 769, 1025};  // of a class
+  for (int64_t rows = kTimedRows; rows < kTimedRows + 1024; ++rows) {
+    ASSERT_EQ(Multiply(rows), firsts.contains(rows) ? (Runs{{0, kEach}, {1, kEach + 1}}) : (Runs{{1, 1}}))
+        << rows;
   }
   Multiply(kTimedRows, /*accumulate=*/true);
-  for (const int64_t i : {int64_t{0}, kKept - 1}) EXPECT_EQ(Multiply(kTimedRows + i), (Runs{{1, 1}}));
-  EXPECT_EQ(Multiply(kTimedRows + kKept), (Runs{{0, 1}}));
+  for (const int64_t rows : {kTimedRows, kTimedRows + 1023}) EXPECT_EQ(Multiply(rows), (Runs{{1, 1}}));
+}
+
+// Those behind the first 768 take the first, again and again.
+TEST_F(TimedAlgorithms, ShapesBehindManyAreNotTimed) {
+  OfferAlgorithms({2, 1});
+  constexpr int kTimed = 768;
+  const auto multiply = [&](int i) {
+    TensorView in = in_.View(kTimedRows, kTimedIn), out = out_.View(kTimedRows, kTimedOut);
+    in.stride += 8 * (i / 4);
+    out.stride += 4 * (i % 4);
+    device_->ops().Gemm(in, *packed_, nullptr, /*accumulate=*/false, out, Stream{});
+    EXPECT_TRUE(device_->Synchronize(Stream{}).ok());
+    Runs ran = counts().algorithms;
+    ResetCounts();
+    return ran;
+  };
+  for (int i = 0; i < 1024; ++i) {
+    ASSERT_EQ(multiply(i), i < kTimed ? (Runs{{0, kEach}, {1, kEach + 1}}) : (Runs{{0, 1}})) << i;
+  }
+  multiply(1024);  // plans are forgotten, and choices are not
+  EXPECT_EQ(multiply(0), (Runs{{1, 1}}));
+  EXPECT_EQ(multiply(kTimed), (Runs{{0, 1}}));
 }
 
 class UntimedAlgorithms : public TimedAlgorithms {
