@@ -205,8 +205,7 @@ v1::GenerateRequest OfAgent(const std::vector<int32_t>& prompt, const std::strin
 
 // A memory of a few prompts, and a disk of all: the agent that comes next has its prompt in memory again before it asks.
 TEST_F(KeptCodesTest, AWorkflowsNextAgentIsReadFromDiskBeforeItsTurn) {
-  Fleet fleet(
-      Keeping(absl::StrCat("memory_bytes: 262144 disk { path: '", directory_, "' bytes: 67108864 }")));
+  Fleet fleet(Keeping(absl::StrCat("memory_bytes: 65536 disk { path: '", directory_, "' bytes: 67108864 }")));
   ASSERT_TRUE(fleet.Start());
   const auto prompts = DemoPrompts(60);
   constexpr char kEvicted[] = "aludel_store_evictions_total{tier=\"memory\"}";
