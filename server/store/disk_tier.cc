@@ -18,22 +18,13 @@ namespace aludel {
 namespace {
 
 constexpr mode_t kLockMode = 0600;
-constexpr uint64_t kMinSegment = 64 * 1024;
-constexpr uint64_t kUsualSegment = 64 * 1024 * 1024;
-// Each is an open file, of the 1,024 that a process usually may have.
-constexpr size_t kMaxSegments = 256;
-
-// Many segments, so that little is lost with each; but not too many files.
-uint64_t SegmentBytes(uint64_t limit) {
-  return std::max({std::min(limit / 16, kUsualSegment), limit / (kMaxSegments / 2), kMinSegment});
-}
 
 std::string AsText(const StoreTag& tag) { return {tag.begin(), tag.end()}; }
 
 }  // namespace
 
 DiskTier::DiskTier(Options options, int lock_file)
-    : options_(std::move(options)), lock_file_(lock_file), segment_bytes_(SegmentBytes(options_.bytes)) {}
+    : options_(std::move(options)), lock_file_(lock_file), limits_(options_.bytes) {}
 
 absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(Options options, const Found& found) {
   std::error_code error;
@@ -126,18 +117,13 @@ absl::StatusOr<bool> DiskTier::Adopt(const std::string& path, const Found& found
 uint64_t DiskTier::Footer() const { return open_ ? FooterBytes(footer_.size()) : 0; }
 
 bool DiskTier::HasRoom(uint64_t record_bytes, size_t entries) const {
-  // A new segment's head, its footer, and the footer that the youngest one still gets.
-  const uint64_t overhead = kStoreBlock + FooterBytes(entries) + FooterBytes(footer_.size() + entries);
-  return bytes() + record_bytes + overhead <= options_.bytes && segments_.size() < kMaxSegments;
+  return limits_.HasRoom(bytes(), segments_.size(), record_bytes, footer_.size() + entries, entries);
 }
 
 bool DiskTier::IsTight(uint64_t record_bytes, size_t entries) const {
-  if (segments_.empty()) return false;
-  if (segments_.size() >= kMaxSegments) return true;
   uint64_t held = unread_bytes_;
   for (const std::shared_ptr<SegmentFile>& segment : segments_) held += segment->bytes();
-  const uint64_t overhead = 2 * kStoreBlock + 2 * FooterBytes(footer_.size() + entries);
-  return held + record_bytes + overhead + std::min(segment_bytes_, options_.bytes / 8) > options_.bytes;
+  return limits_.IsTight(held, segments_.size(), record_bytes, footer_.size() + entries);
 }
 
 absl::StatusOr<std::shared_ptr<SegmentFile>> DiskTier::DropOldest() {
@@ -164,7 +150,7 @@ void DiskTier::Seal() {
 absl::Status DiskTier::Write(size_t bytes,
                              const std::function<std::vector<uint8_t>(const RecordPlace&)>& encode) {
   if (open_ && segments_.back()->bytes() > kStoreBlock &&
-      segments_.back()->bytes() + bytes + Footer() > segment_bytes_) {
+      segments_.back()->bytes() + bytes + Footer() > limits_.segment_bytes()) {
     Seal();
   }
   if (!open_) {

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "runtime/codec/store/store_record.h"
+#include "server/store/disk_limits.h"
 #include "server/store/disk_place.h"
 #include "server/store/segment_file.h"
 #include "server/store/store_stats.h"
@@ -46,7 +47,7 @@ class DiskTier {
   // When it was opened; `undated` is the caller's to count.
   const DiskFindings& findings() const { return findings_; }
   // The largest record.
-  uint64_t max_record_bytes() const { return options_.bytes / 4; }
+  uint64_t max_record_bytes() const { return limits_.max_record_bytes(); }
   // Whether a record of so many bytes, of which the footer has so many entries, fits without another segment's end.
   bool HasRoom(uint64_t record_bytes, size_t entries = 1) const;
   // Whether the oldest segment should go before such a record comes: there shall be room for what moves out of a
@@ -85,7 +86,7 @@ class DiskTier {
   const Options options_;
   DiskFindings findings_;
   const int lock_file_;
-  const uint64_t segment_bytes_;
+  const DiskLimits limits_;
   // Counts until the last lease on a segment is gone, which may be after this tier.
   const std::shared_ptr<std::atomic<uint64_t>> total_ = std::make_shared<std::atomic<uint64_t>>(0);
   std::atomic<uint64_t> written_{0};

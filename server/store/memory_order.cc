@@ -127,7 +127,7 @@ void MemoryOrder::Add(Node* node, double now) {
   // What was read unasked is expected to be asked for.
   if (node->uses.At(now, kHalfLife) == 0) node->uses.Add(now, kHalfLife);
   Measure(*node);
-  const int on_disk = node->disk.segment == nullptr ? kNotOnDisk : node->disk.planes;
+  const int on_disk = node->disk.exists() ? node->disk.planes : kNotOnDisk;
   const auto [place, added] = classes_.try_emplace(Name(node->encoder, node->memory_planes, on_disk));
   Class& of = place->second;
   if (added) {

@@ -13,10 +13,6 @@
 namespace aludel {
 namespace {
 
-// Rows of moves are short: others wait for the lock.
-constexpr int kMovesInRow = 16;
-// Of codes that are cut under the lock in one row, where memory would be over its limit until later.
-constexpr size_t kCutsInRow = 1 << 20;
 // Where nothing was computed or read yet.
 constexpr double kUsualPrefillRate = 1e4;  // tokens a second
 constexpr double kUsualDiskRate = 1e9;     // bytes a second
@@ -28,6 +24,7 @@ PrefixStore::PrefixStore(Options options)
     : options_(std::move(options)),
       tenants_(options_.quota),
       utility_(options_.cuts),
+      marks_(options_.memory_bytes),
       pins_(std::min(options_.pinned_bytes, options_.memory_bytes / 2)),
       agents_(options_.memory_bytes / 4) {
   {
@@ -208,7 +205,7 @@ bool PrefixStore::Put(absl::Span<const int32_t> prompt, int64_t end, std::vector
 
 size_t PrefixStore::max_chunk_bytes() const {
   if (options_.eviction == Eviction::kLru) return options_.memory_bytes;
-  return static_cast<size_t>(kLowMark * static_cast<double>(options_.memory_bytes));
+  return static_cast<size_t>(MemoryMarks::kLow * static_cast<double>(options_.memory_bytes));
 }
 
 StoredFrames PrefixStore::FramesOf(const Node& node, uint8_t planes) {
@@ -313,21 +310,19 @@ PrefixStore::Demoted PrefixStore::Evict(TenantTag tenant) {
   return demoted;
 }
 
+MemoryMarks::Use PrefixStore::MemoryUse() const {
+  return {stats_.memory.bytes,
+          static_cast<double>(stats_.memory.bytes) - static_cast<double>(cutting_bytes_)};
+}
+
 void PrefixStore::DemoteByUtility(Demoted* demoted) {
-  const auto limit = static_cast<double>(options_.memory_bytes);
-  const auto used = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return static_cast<double>(stats_.memory.bytes) - static_cast<double>(cutting_bytes_);
-  };
-  const auto full = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stats_.memory.bytes > options_.memory_bytes;
-  };
+  const auto full = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return marks_.IsFull(MemoryUse()); };
   const auto drop = [&](Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     ++stats_.memory.evictions;
     demoted->dropped.push_back(node->memory);
     DropFromMemory(node);
   };
-  demoting_ = full() || used() > (demoting_ ? kLowMark : kHighMark) * limit;
-  if (!demoting_) return;
+  if (!marks_.Begin(MemoryUse())) return;
   const absl::Time time = MonotonicNow();
   const double now = MemoryOrder::Seconds(time);
   const double rate = options_.prefill_tokens_per_second();
@@ -336,7 +331,7 @@ void PrefixStore::DemoteByUtility(Demoted* demoted) {
                       stats_.load_seconds > 0 ? loaded_bytes_ / stats_.load_seconds : kUsualDiskRate},
                  now);
   size_t cut_here = 0;
-  for (int moves = 0; full() || (used() > kLowMark * limit && moves < kMovesInRow); ++moves) {
+  for (int moves = 0; marks_.GoesOn(MemoryUse(), moves); ++moves) {
     const MemoryOrder::Move move = utility_.Next(now);
     if (move.node == nullptr) break;
     // Once for each pin, and not in each row.
@@ -353,7 +348,7 @@ void PrefixStore::DemoteByUtility(Demoted* demoted) {
     size_t payload = 0;
     for (const StoredFrame& frame : *move.node->memory) payload += frame.payload.size();
     const size_t left = move.planes == 0 ? 0 : CutBytes(*move.node->memory, move.planes);
-    if (left == 0 || (full() && cut_here + left > kCutsInRow)) {
+    if (left == 0 || (full() && cut_here + left > MemoryMarks::kCutsInRow)) {
       drop(move.node);
       continue;
     }
@@ -369,10 +364,8 @@ void PrefixStore::DemoteByUtility(Demoted* demoted) {
     utility_.PassOver(move.node, std::numeric_limits<double>::infinity(), now);
   }
   // What the row has freed below the mark is the relaxation's.
-  const double gap = utility_.End(kLowMark * limit - used(), now);
-  if (used() > kLowMark * limit) return;
-  demoting_ = false;  // or what comes next, used once so far, would always be what goes
-  stats_.placement_gap = gap;
+  const double gap = utility_.End(marks_.low() - MemoryUse().kept, now);
+  if (marks_.End(MemoryUse())) stats_.placement_gap = gap;
 }
 
 void PrefixStore::MakeCuts(Demoted demoted) {

@@ -24,6 +24,7 @@
 #include "server/store/agent_prompts.h"
 #include "server/store/chunk_key.h"
 #include "server/store/disk_tier.h"
+#include "server/store/memory_marks.h"
 #include "server/store/memory_order.h"
 #include "server/store/pins.h"
 #include "server/store/read_pool.h"
@@ -236,10 +237,6 @@ class PrefixStore {
  private:
   using Node = StoreIndex::Node;
 
-  // Placement by utility makes room when memory is fuller than the first mark, down to the second.
-  static constexpr double kHighMark = 0.9;
-  static constexpr double kLowMark = 0.85;
-
   // Keys of the chunks behind `before` that `rest` may begin with, the longest last. Hashes outside the lock.
   std::vector<ChunkKey> Candidates(const ChunkKey& before, absl::Span<const int32_t> rest,
                                    ChunkHasher& hasher) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -273,6 +270,7 @@ class PrefixStore {
   Demoted Evict(TenantTag tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // While memory is over its limit, which it is not when this returns, codes are cut here, as far as that is quick, or go.
   void DemoteByUtility(Demoted* demoted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  MemoryMarks::Use MemoryUse() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MakeCuts(Demoted demoted) ABSL_LOCKS_EXCLUDED(mutex_);
   void KeepQuota(TenantTag tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether it was pinned.
@@ -377,7 +375,7 @@ class PrefixStore {
   TenantShares tenants_ ABSL_GUARDED_BY(mutex_);
   StoreIndex::Order order_ ABSL_GUARDED_BY(mutex_);   // of the memory tier, most recently used first
   MemoryOrder utility_ ABSL_GUARDED_BY(mutex_);       // of the memory tier; empty with kLru
-  bool demoting_ ABSL_GUARDED_BY(mutex_) = false;     // from the high mark down to the low one
+  MemoryMarks marks_ ABSL_GUARDED_BY(mutex_);         // of the memory tier
   size_t cutting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // that cuts under way will free
   double loaded_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // from disk
   double fetched_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // from the remote

@@ -15,8 +15,6 @@ namespace {
 // Chunks that wait for the disk stay in memory beside the memory tier's.
 constexpr size_t kMaxQueuedBytes = 64 << 20;
 constexpr size_t kMaxQueuedReads = 1024;
-// What is written again of a segment that goes, at most: it waits in memory meanwhile.
-constexpr uint64_t kMaxSurvivors = 32 << 20;
 // After a write failed: a disk that is full is not asked again for each chunk.
 constexpr absl::Duration kWritePause = absl::Seconds(1);
 // So many reads in a row that came too late, and a disk is left alone for a while.
@@ -278,7 +276,7 @@ std::vector<ChunkEntry> PrefixStore::Survivors(const SegmentFile& segment) {
                          .meta_bytes = node->disk.meta_bytes,
                          .payload_bytes = node->disk.payload_bytes});
     bytes += survivors.back().record_bytes();
-    if (bytes >= std::min(kMaxSurvivors, segment.bytes() / 2)) break;
+    if (bytes >= DiskLimits::RewrittenBytes(segment.bytes())) break;
   }
   return survivors;
 }

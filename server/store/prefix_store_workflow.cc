@@ -176,10 +176,8 @@ bool PrefixStore::KeepExpected(const LoadedChunk& loaded, bool on_disk) {
 bool PrefixStore::MakeOwnRoom(TenantTag tenant, size_t bytes) {
   const size_t quota = tenants_.QuotaOf(tenant).memory_bytes;
   // Below the mark at which the next chunk of anyone's would cost others theirs.
-  const size_t limit = options_.eviction == Eviction::kLru
-                           ? options_.memory_bytes
-                           : static_cast<size_t>((demoting_ ? kLowMark : kHighMark) *
-                                                 static_cast<double>(options_.memory_bytes));
+  const size_t limit =
+      options_.eviction == Eviction::kLru ? options_.memory_bytes : static_cast<size_t>(marks_.now());
   while (stats_.memory.bytes + bytes > limit || tenants_.MemoryOf(tenant) + bytes > quota) {
     Node* const node = LeastWanted(tenant, MonotonicNow());
     if (node == nullptr) return false;

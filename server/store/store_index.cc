@@ -79,8 +79,7 @@ void StoreIndex::Stored(Node* node) {
   if (watcher_ == nullptr) return;
   std::optional<uint8_t> planes;  // the most of all tiers
   if (node->memory != nullptr) planes = node->memory_planes;
-  if (node->disk.segment != nullptr && (!planes || Serves(node->disk.planes, *planes)))
-    planes = node->disk.planes;
+  if (node->disk.exists() && (!planes || Serves(node->disk.planes, *planes))) planes = node->disk.planes;
   if (node->moving != nullptr && (!planes || Serves(node->moving_planes, *planes)))
     planes = node->moving_planes;
   if (node->told == planes) return;

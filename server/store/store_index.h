@@ -69,11 +69,10 @@ class StoreIndex {
     uint32_t requests = 0;                     // since this process knows it
     absl::Time expected_until = absl::InfinitePast();  // by a workflow, which says that its agent will ask
 
-    bool stored() const { return memory != nullptr || disk.segment != nullptr || moving != nullptr; }
+    bool stored() const { return memory != nullptr || disk.exists() || moving != nullptr; }
     // Whether what is stored is enough for a request of so many planes.
     bool serves(uint8_t wanted) const {
-      return memory_serves(wanted) || (disk.segment != nullptr && Serves(disk.planes, wanted)) ||
-             moving_serves(wanted);
+      return memory_serves(wanted) || (disk.exists() && Serves(disk.planes, wanted)) || moving_serves(wanted);
     }
     bool memory_serves(uint8_t wanted) const { return memory != nullptr && Serves(memory_planes, wanted); }
     bool moving_serves(uint8_t wanted) const { return moving != nullptr && Serves(moving_planes, wanted); }

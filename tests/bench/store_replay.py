@@ -1,7 +1,7 @@
 """What is placement in the prefix store worth on real servers, and what of it is left after a restart? Plays a slice
 of a trace to a gateway, a decode server that keeps nothing and a prefill server whose store has little memory and a
-disk, or none (--disk 0), under each placement: the share of prompt tokens that each tier had, for the first half of the
-slice, the second, and the first again, and the time to the first token.
+disk, or none (--disk 0), in several arms: the share of prompt tokens that each tier had, for the first half of the
+slice, the second, and the first again, the time to the first token, and the bytes that the tiers held and the disk took.
 
     store_replay.py --bin build/release/bin --trace conversations.jsonl [--memory 4e6,16e6] [--disk 0,256e6]
 
@@ -13,9 +13,10 @@ One client asks, one request after another (--clients 1): then the steps of the 
 same in both, and nothing depends on how fast the machine is. With several, prompts share steps and wait for one another,
 and two runs of the same differ.
 
-Each request asks for one of --formats, drawn once and for all, so that every placement is asked for the same codes
-and the answers have the same loss. One that asks for the first alone is "LRU with one format". The demo's artifact is
-repacked into embedded codes first.
+An arm is a placement: each request asks for one of --formats, drawn once and for all, so that every placement is asked for
+the same codes and the answers have the same loss. Or it is PLACEMENT:FORMAT, and all requests ask for that one:
+"lru:aludel-p0@3" is "LRU with one format", whose loss is that format's. The demo's artifact is repacked into embedded
+codes first.
 """
 
 import argparse
@@ -40,6 +41,8 @@ READY = re.compile(r'^aludel_prefill_target_state\{[^}]*state="ready"[^}]*\} 1$'
 QUEUED = re.compile(r"^aludel_store_queued_bytes (\S+)$", re.MULTILINE)
 HIT_TOKENS = re.compile(r'^aludel_store_hit_tokens_total\{[^}]*tier="(\w+)"[^}]*\} (\S+)$', re.MULTILINE)
 FAILURES = re.compile(r'^aludel_store_(?:failures|memory_rejects)_total\{[^}]*reason="(\w+)"[^}]*\} (\S+)$', re.MULTILINE)
+BYTES = re.compile(r'^aludel_store_bytes\{[^}]*tier="(\w+)"[^}]*\} (\S+)$', re.MULTILINE)
+WRITTEN = re.compile(r"^aludel_store_written_bytes_total (\S+)$", re.MULTILINE)
 EVICTIONS = re.compile(r'^aludel_store_evictions_total\{[^}]*tier="disk"[^}]*\} (\S+)$', re.MULTILINE)
 
 
@@ -109,6 +112,13 @@ models {{ name: "chat" directory: "deploy/demo/chat" decode_targets: "127.0.0.1:
             counts[tier] = counts.get(tier, 0) + float(value)
         return counts
 
+    def held(self) -> str:
+        """Megabytes by tier, and those written to the disk since the server's start."""
+        text = self.prefill.get("/metrics") or ""
+        tiers = [f"{tier} {float(value) / 1e6:.2f}" for tier, value in BYTES.findall(text) if float(value) > 0]
+        written = sum(float(value) for value in WRITTEN.findall(text))
+        return ", ".join(tiers + ([f"written {written / 1e6:.2f}"] if written else []))
+
     def failures(self) -> str:
         """What could not be kept, written or read since the server's start, and what the disk dropped."""
         text = self.prefill.get("/metrics") or ""
@@ -129,7 +139,8 @@ def prompt_of(request: Dict, block_tokens: int) -> List[int]:
     return tokens
 
 
-def play(fleet: Fleet, requests: List[Dict], options: argparse.Namespace) -> Dict:
+def play(fleet: Fleet, requests: List[Dict], one_format: str, options: argparse.Namespace) -> Dict:
+    """With `one_format` all requests ask for it."""
     before = fleet.found()
     turns: Iterator[Dict] = iter(requests)
     lock = threading.Lock()
@@ -144,7 +155,7 @@ def play(fleet: Fleet, requests: List[Dict], options: argparse.Namespace) -> Dic
                 return
             prompt = prompt_of(request, options.block_tokens)
             body = {"model": "chat", "prompt": prompt, "temperature": 0, "max_tokens": 1, "ignore_eos": True,
-                    "aludel": {"format": request["format"], "timeout_ms": 60000}}
+                    "aludel": {"format": one_format or request["format"], "timeout_ms": 60000}}
             status, answer = ask(fleet.port, body, 70)
             if status == 200 and answer["aludel"]["plan"] == "remote":
                 times.append(answer["aludel"]["ttft"])
@@ -175,7 +186,7 @@ def main() -> int:
     parser.add_argument("--chunk-tokens", type=int, default=64, help="of one step, and so of a stored chunk at most")
     parser.add_argument("--clients", type=int, default=1, help="that ask at once")
     parser.add_argument("--formats", default="aludel-p0,aludel-p0@3,aludel-p0@1", help="asked for equally often; @N: its first N planes")
-    parser.add_argument("--placements", default="lru,utility")
+    parser.add_argument("--arms", default="lru,utility", help="placements, each perhaps as PLACEMENT:FORMAT, see above")
     parser.add_argument("--memory", default="4e6,16e6", help="bytes of the store, each tried")
     parser.add_argument("--disk", default="0,256e6", help="bytes of its disk, each tried; 0: none")
     parser.add_argument("--seed", type=int, default=1)
@@ -187,13 +198,14 @@ def main() -> int:
                 for request in trace_slice(options.trace, options.slice, options.block_tokens)]
     halves = [requests[: len(requests) // 2], requests[len(requests) // 2:]]
     print(f"{len(requests)} requests in {options.formats}; found, % of tokens, in all and by tier")
-    print("memory, MB | disk, MB | placement | restarts | first half | second half | first half again | "
-          "mean time to the first token there, ms | answered | failures")
+    print("memory, MB | disk, MB | arm | restarts | first half | second half | first half again | "
+          "mean time to the first token there, ms | answered | MB then | failures")
     with tempfile.TemporaryDirectory(prefix="aludel-replay-") as name:
         artifact = repack(binaries, Path(name))
-        for memory, disk, placement, restart in itertools.product(
-                options.memory.split(","), options.disk.split(","), options.placements.split(","), (False, True)):
-            folder = Path(name) / f"{memory}-{disk}-{placement}-{restart}"
+        for memory, disk, arm, restart in itertools.product(
+                options.memory.split(","), options.disk.split(","), options.arms.split(","), (False, True)):
+            placement, _, one_format = arm.partition(":")
+            folder = Path(name) / f"{memory}-{disk}-{arm.replace(':', '-')}-{restart}"
             folder.mkdir()
             fleet = Fleet(binaries, folder, artifact, formats, placement, int(float(memory)), int(float(disk)),
                           options.chunk_tokens)
@@ -204,14 +216,16 @@ def main() -> int:
                 for part in (halves[0], halves[1], halves[0]):
                     if rows:
                         fleet.pause(restart)
-                    rows.append(play(fleet, part, options))
+                    rows.append(play(fleet, part, one_format, options))
                     failures.append(fleet.failures())
+                fleet.pause(restart=False)
+                held = fleet.held()
             finally:
                 fleet.stop()
             answered = sum(row["answered"] for row in rows)
             asked = len(requests) + len(halves[0])
-            print(f"{float(memory) / 1e6:10.1f} | {float(disk) / 1e6:8.0f} | {placement:9} | {'two' if restart else 'none':8} | "
-                  f"{' | '.join(shares(row) for row in rows)} | {rows[2]['mean']:8.1f} | {answered} of {asked} | "
+            print(f"{float(memory) / 1e6:10.1f} | {float(disk) / 1e6:8.0f} | {arm:16} | {'two' if restart else 'none':8} | "
+                  f"{' | '.join(shares(row) for row in rows)} | {rows[2]['mean']:8.1f} | {answered} of {asked} | {held} | "
                   f"{'; '.join(failures) if restart else failures[-1]}", flush=True)
     return 0
 

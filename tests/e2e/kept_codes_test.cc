@@ -194,6 +194,49 @@ TEST_F(KeptCodesTest, ABitThatFlippedOnDiskIsAMiss) {
   EXPECT_EQ(stored.started.payload_bytes(), 0u);
 }
 
+v1::GenerateRequest OfAgent(const std::vector<int32_t>& prompt, const std::string& agent,
+                            const std::vector<std::string>& next = {}) {
+  v1::GenerateRequest request = Fleet::Request(prompt, 2, kFormat);
+  request.mutable_workflow()->set_id("flow");
+  request.mutable_workflow()->set_agent(agent);
+  for (const std::string& name : next) request.mutable_workflow()->add_next(name);
+  return request;
+}
+
+// A memory of a few prompts, and a disk of all: the agent that comes next has its prompt in memory again before it asks.
+TEST_F(KeptCodesTest, AWorkflowsNextAgentIsReadFromDiskBeforeItsTurn) {
+  Fleet fleet(Keeping(absl::StrCat("memory_bytes: 65536 disk { path: '", directory_, "' bytes: 67108864 }")));
+  ASSERT_TRUE(fleet.Start());
+  const auto prompts = DemoPrompts(60);
+  constexpr char kEvicted[] = "aludel_store_evictions_total{tier=\"memory\"}";
+  constexpr char kLoaded[] = "aludel_store_workflow_chunks_total{result=\"loaded\"}";
+  const auto ask = [&](const v1::GenerateRequest& request, const std::string& plan) {
+    const Answer answer = fleet.Ask(request);
+    EXPECT_TRUE(answer.status.ok()) << answer.status;
+    EXPECT_EQ(answer.started.plan(), plan) << answer.started.fallback_reason();
+    return answer;
+  };
+  // The prefill server has room for all.
+  const auto await_written = [&] {
+    return fleet.decode().WaitMetric(kDisk, fleet.prefill().Metric(kMemory));
+  };
+  const Answer first = ask(OfAgent(prompts[0], "writer"), "remote");
+  ASSERT_TRUE(await_written());
+  const double chunks = fleet.decode().Metric(kDisk);
+  size_t others = 2;
+  for (; others < prompts.size() && fleet.decode().Metric(kEvicted) < chunks + 1; ++others) {
+    ask(Fleet::Request(prompts[others], 2, kFormat), "remote");
+    ASSERT_TRUE(await_written());
+  }
+  ASSERT_LT(others, prompts.size()) << "they fill no memory";
+  EXPECT_EQ(fleet.decode().Metric(kLoaded), 0);
+  ask(OfAgent(prompts[1], "planner", {"critic", "writer"}), "remote");
+  ASSERT_TRUE(fleet.decode().WaitMetric(kLoaded, chunks));
+  const Answer again = ask(OfAgent(prompts[0], "writer"), "stored");
+  EXPECT_EQ(again.tokens, first.tokens);
+  EXPECT_EQ(fleet.decode().Metric(kDiskHits), 0);
+}
+
 TEST_F(KeptCodesTest, ObeysAnOperatorWithTheToken) {
   // Of "operator".
   Fleet fleet(

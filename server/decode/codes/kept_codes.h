@@ -7,6 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "aludel/v1/handoff.pb.h"
 #include "runtime/codec/codec.h"
 #include "server/decode/codes/frame_collector.h"
 #include "server/store/prefix_store.h"
@@ -27,6 +28,11 @@ class KeptCodes {
   int64_t Tokens(const CodecSpec& codec, absl::string_view salt, absl::Span<const int32_t> prompt) const;
   // For a handoff that is about to begin; null where nothing of it can be kept.
   std::unique_ptr<FrameCollector> Collect(std::shared_ptr<const CodecSpec> codec, absl::string_view salt);
+  // Of workflows of agents, as a prefill server does with its own store (PrefixStore::Expect, Remember): a handoff of this step
+  // begins; and one of this prompt is complete, and was kept as far as it will be. The latter hashes the prompt.
+  void Expect(const v1::Workflow& workflow, absl::string_view salt) const;
+  void Remember(const v1::Workflow& workflow, const CodecSpec& codec, absl::string_view salt,
+                absl::Span<const int32_t> prompt) const;
   // Nothing of a prompt was of use, which is handed over.
   void CountMiss(int64_t prompt_tokens) const;
 

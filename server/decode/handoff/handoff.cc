@@ -60,6 +60,7 @@ void Handoff::Begin(SequenceId sequence, size_t target, FrameExtent extent) {
   if (context_.codes != nullptr && !spec_.no_store) {
     collector_ = context_.codes->Collect(spec_.codec, spec_.tenant);
   }
+  if (context_.codes != nullptr && spec_.workflow) context_.codes->Expect(*spec_.workflow, spec_.tenant);
   if (target == kOwnStore) {
     Replay(std::move(extent));
   } else {
@@ -343,11 +344,17 @@ void Handoff::End(TicketState end) {
     context_.prefill_pool->ReportRunSuccess(last->target());
   }
   if (last != nullptr) Close(*last, end);
-  if (collector_ == nullptr) return;
-  if (last == nullptr || end != TicketState::kCompleted) return collector_->Close();
+  const bool completed = end == TicketState::kCompleted;
+  const bool keeps = collector_ != nullptr && last != nullptr && completed;
+  if (collector_ != nullptr && !keeps) collector_->Close();
+  const bool remembers = context_.codes != nullptr && spec_.workflow && !spec_.no_store && completed;
+  if (!keeps && !remembers) return;
   // Not in the engine's time.
-  context_.timer->At(MonotonicNow(),
-                     [self = shared_from_this()] { self->collector_->Keep(self->spec_.prompt); });
+  context_.timer->At(MonotonicNow(), [self = shared_from_this(), keeps, remembers] {
+    const Spec& spec = self->spec_;
+    if (keeps) self->collector_->Keep(spec.prompt);
+    if (remembers) self->context_.codes->Remember(*spec.workflow, *spec.codec, spec.tenant, spec.prompt);
+  });
 }
 
 void Handoff::Close(HandoffAttempt& attempt, TicketState end) {

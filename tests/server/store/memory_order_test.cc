@@ -1,7 +1,6 @@
 #include "server/store/memory_order.h"
 
 #include <algorithm>
-#include <atomic>
 #include <list>
 #include <memory>
 #include <random>
@@ -78,9 +77,6 @@ TEST_F(MemoryOrderTest, OfChunksUsedAlikeTheLastOfThePromptGoesFirst) {
 }
 
 TEST_F(MemoryOrderTest, WhatTheDiskHasTooGoesBeforeWhatItLacks) {
-  auto segment =
-      SegmentFile::Create(testing::TempDir(), {.number = 77}, std::make_shared<std::atomic<uint64_t>>(0));
-  ASSERT_TRUE(segment.ok()) << segment.status();
   MemoryOrder order({});
   StoreIndex::Node* const often = Chunk(0);
   StoreIndex::Node* const once = Chunk(0);
@@ -89,12 +85,11 @@ TEST_F(MemoryOrderTest, WhatTheDiskHasTooGoesBeforeWhatItLacks) {
   order.Add(often, 1);
   order.Add(once, 1);
   EXPECT_EQ(NextOf(order, 1), once);
-  often->disk.segment = *std::move(segment);
+  often->disk.block = 1;
   order.Moved(often, 1);
   EXPECT_EQ(NextOf(order, 1), often);
   // Reading four bytes a token takes half as long as computing it, and five uses lose more than one does.
   EXPECT_EQ(NextOf(order, 1, {.prefill_seconds = 1e-4, .disk_bytes_per_second = 8e4}), once);
-  EXPECT_TRUE(often->disk.segment->Unlink().ok());
 }
 
 TEST_F(MemoryOrderTest, CutsForThoseWhoAskForFewerPlanesAndDropsForTheRest) {

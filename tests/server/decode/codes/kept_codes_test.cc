@@ -61,6 +61,26 @@ TEST_F(Kept, KeepsACompleteHandoffInWhateverOrderItsFramesCame) {
   EXPECT_EQ(store_.stats().hits + store_.stats().misses, 0u) << "a look-up for a plan is no use";
 }
 
+TEST_F(Kept, WhatAWorkflowsAgentWasSentIsExpectedOfItAndOfNoOtherTenants) {
+  Receive("abcdefgh", "alice");
+  v1::Workflow writer, planner;
+  writer.set_id("flow");
+  writer.set_agent("writer");
+  planner.set_id("flow");
+  planner.set_agent("planner");
+  planner.add_next("writer");
+  codes_.Remember(writer, FakeSpec(), "alice", Letters("abcdefgh"));
+  CodecSpec raw = FakeSpec();
+  raw.artifact_hash.clear();
+  codes_.Remember(writer, raw, "alice",
+                  Letters("abcdefgh"));  // nothing of it is kept, or takes the other's place
+  codes_.Expect(planner, "bob");
+  EXPECT_EQ(store_.stats().expected.kept, 0u);
+  codes_.Expect(planner, "alice");
+  EXPECT_EQ(store_.stats().expected.kept, 2u);
+  EXPECT_EQ(store_.stats().hits + store_.stats().misses, 0u);
+}
+
 // A prefill server sends stored chunks while it encodes those behind them.
 TEST_F(Kept, KeepsChunksWhoseFramesWereSentInTurn) {
   const auto collector = Collect();
