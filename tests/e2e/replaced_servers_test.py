@@ -81,22 +81,22 @@ def other_artifact(fleet: Fleet, prompts: Prompts, folder: Path) -> None:
         server.wait_ready()
         fleet.await_prefills(0, list(PREFILLS))
 
-    def hand_over(form: str) -> Dict[str, float]:
+    def handoff_frames(form: str) -> Dict[str, float]:
         before = {prefill: sent(fleet, prefill) for prefill in PREFILLS}
         for _ in range(12):
             answer(fleet, request_body(prompts.fresh(), form))
         return {prefill: sent(fleet, prefill) - before[prefill] for prefill in PREFILLS}
 
-    frames = hand_over(CODES)
+    frames = handoff_frames(CODES)
     assert min(frames.values()) > 0, f"both servers are asked: {frames}"
     start_again(well.replace('artifact: "deploy/demo/codec"', f'artifact: "{other}"'))
-    frames = hand_over(CODES)
+    frames = handoff_frames(CODES)
     assert frames[PREFILLS[0]] == 0 and frames[PREFILLS[1]] > 0, f"codes of another artifact: {frames}"
-    frames = hand_over("raw")
+    frames = handoff_frames("raw")
     assert frames[PREFILLS[0]] > 0, f"raw is what it was: {frames}"
     print("another artifact at a prefill server was noticed", flush=True)
     start_again(well)
-    frames = hand_over(CODES)
+    frames = handoff_frames(CODES)
     assert min(frames.values()) > 0, f"both servers are asked again: {frames}"
     print("and the right one is used again", flush=True)
 
