@@ -97,13 +97,13 @@ class Benchmark {
                               .kv_dtype = options_.kv_dtype});
     // Once in vain, so that memory and caches are warm for both.
     ALUDEL_RETURN_IF_ERROR(
-        forward.Seconds(options_.requests, std::min<int64_t>(2, options_.output_tokens)).status());
+        forward.Run(options_.requests, std::min<int64_t>(2, options_.output_tokens)).status());
     ALUDEL_ASSIGN_OR_RETURN(result.together, RunTogether(&together));
     ALUDEL_ASSIGN_OR_RETURN(result.alone, RunAlone(&alone));
-    ALUDEL_ASSIGN_OR_RETURN(result.together.forward_seconds, Best(&forward, options_.requests));
-    ALUDEL_ASSIGN_OR_RETURN(const double one, Best(&forward, 1));
-    ALUDEL_ASSIGN_OR_RETURN(const double shared, Best(&forward, 0));
-    result.alone.forward_seconds = shared + static_cast<double>(alone_) * (one - shared);
+    ALUDEL_ASSIGN_OR_RETURN(const ForwardSeconds all, Best(&forward, options_.requests));
+    ALUDEL_ASSIGN_OR_RETURN(const ForwardSeconds one, Best(&forward, 1));
+    result.together.forward_seconds = all.Sum();
+    result.alone.forward_seconds = one.shared + static_cast<double>(alone_) * one.own;
     for (size_t i = 0; i < alone.size(); ++i) result.same_answers += alone[i] == together[i] ? 1 : 0;
     result.step_bound = MostStepsToAToken(options_.requests, options_.max_num_batched_tokens);
     return result;
@@ -220,11 +220,12 @@ class Benchmark {
     return run;
   }
 
-  absl::StatusOr<double> Best(ForwardBenchmark* forward, int64_t requests) const {
-    double best = 0;
+  // Of each part.
+  absl::StatusOr<ForwardSeconds> Best(ForwardBenchmark* forward, int64_t requests) const {
+    ForwardSeconds best;
     for (int i = 0; i < kRepeats; ++i) {
-      ALUDEL_ASSIGN_OR_RETURN(const double seconds, forward->Seconds(requests, options_.output_tokens));
-      best = i == 0 ? seconds : std::min(best, seconds);
+      ALUDEL_ASSIGN_OR_RETURN(const ForwardSeconds run, forward->Run(requests, options_.output_tokens));
+      best = i == 0 ? run : ForwardSeconds{std::min(best.shared, run.shared), std::min(best.own, run.own)};
     }
     return best;
   }

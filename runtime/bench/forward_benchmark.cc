@@ -8,22 +8,20 @@
 
 namespace aludel {
 
-absl::StatusOr<double> ForwardBenchmark::Seconds(int64_t requests, int64_t output_tokens) {
+absl::StatusOr<ForwardSeconds> ForwardBenchmark::Run(int64_t requests, int64_t output_tokens) {
   const int64_t block = shape_.block_tokens;
   const int64_t shared_blocks = shape_.shared_tokens / block;
   const int64_t own_blocks = (Length() + block - 1) / block - shared_blocks;
-  const int64_t blocks = shared_blocks + own_blocks * std::max<int64_t>(requests, 1);
+  const int64_t blocks = shared_blocks + own_blocks * requests;
   ALUDEL_ASSIGN_OR_RETURN(
       const auto pool,
       BlockPool::Create(device_, model_->MakeKvLayout(blocks, shape_.block_tokens, shape_.kv_dtype)));
-  const auto begun = std::chrono::steady_clock::now();
-  const auto seconds = [begun] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-  };
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begun = Clock::now();
   std::vector<BlockTable> tables(1);
   ALUDEL_RETURN_IF_ERROR(tables[0].Grow(*pool, shared_blocks * block));
   ALUDEL_RETURN_IF_ERROR(Forward(*pool, tables, 0, shared_blocks * block));
-  if (requests == 0) return seconds();
+  const Clock::time_point shared_done = Clock::now();
   const BlockTable shared = std::move(tables[0]);
   tables = std::vector<BlockTable>(requests);
   for (BlockTable& table : tables) {
@@ -36,7 +34,10 @@ absl::StatusOr<double> ForwardBenchmark::Seconds(int64_t requests, int64_t outpu
   for (int64_t i = 0; i + 1 < output_tokens; ++i) {
     ALUDEL_RETURN_IF_ERROR(Forward(*pool, tables, prompt + i, prompt + i + 1));
   }
-  return seconds();
+  const auto seconds = [](Clock::duration duration) {
+    return std::chrono::duration<double>(duration).count();
+  };
+  return ForwardSeconds{seconds(shared_done - begun), seconds(Clock::now() - shared_done)};
 }
 
 absl::Status ForwardBenchmark::Forward(BlockPool& pool, const std::vector<BlockTable>& tables, int64_t begin,

@@ -11,6 +11,13 @@
 
 namespace aludel {
 
+struct ForwardSeconds {
+  double shared = 0;  // of what requests share, computed once
+  double own = 0;     // of all that they do not, together
+
+  double Sum() const { return shared + own; }
+};
+
 // Times a model's forward passes with no engine around them: the bound that an engine's schedule is held against.
 // Requests share the whole blocks of their first tokens; ids are all the same. Not thread-safe.
 class ForwardBenchmark {
@@ -28,9 +35,8 @@ class ForwardBenchmark {
   ForwardBenchmark(Device* device, Transformer* model, const Shape& shape)
       : device_(device), model_(model), shape_(shape) {}
 
-  // What requests share once, what each has of its own in full steps, then `output_tokens` of all of them together. Without
-  // requests: what they would share.
-  absl::StatusOr<double> Seconds(int64_t requests, int64_t output_tokens);
+  // What requests share once, what each has of its own in full steps, then `output_tokens` of all of them together.
+  absl::StatusOr<ForwardSeconds> Run(int64_t requests, int64_t output_tokens);
 
  private:
   int64_t Length() const { return shape_.shared_tokens + shape_.own_tokens + shape_.output_tokens; }
