@@ -278,8 +278,8 @@ void CpuOps::Gemm(const TensorView& a, const PackedMatrix& w, const float* bias,
   }
   const auto& packed = static_cast<const CpuPackedMatrix&>(w);
   if (library_ != nullptr && a.rows >= cpu::LibraryGemm::kFewestRows &&
-      packed.format() == WeightFormat::kBf16) {
-    return library_->Run(a, packed, bias, accumulate, out);
+      packed.format() == WeightFormat::kBf16 && library_->Run(a, packed, bias, accumulate, out)) {
+    return;
   }
   std::vector<uint32_t>& inputs = CallersInputs();
   const int64_t groups = (a.rows + kTileRows - 1) / kTileRows;

@@ -24,14 +24,16 @@ class LibraryGemm {
   explicit LibraryGemm(int threads);
   ~LibraryGemm();
 
-  // out (+)= a W^T + bias in bf16, on a team of OpenMP's; shapes have been checked.
-  void Run(const TensorView& a, const CpuPackedMatrix& w, const float* bias, bool accumulate,
+  // out (+)= a W^T + bias in bf16, on a team of OpenMP's; shapes have been checked. False, and nothing is done, where
+  // oneDNN would use its reference, which takes thousands of times as long: version 2.6 has kernels for dense
+  // rows alone. Rows of `a` with gaps are copied first.
+  bool Run(const TensorView& a, const CpuPackedMatrix& w, const float* bias, bool accumulate,
            const TensorView& out);
 
  private:
   // What makes a primitive: everything but the addresses.
-  using Key = std::tuple<int64_t /*rows*/, int64_t /*out*/, int64_t /*in*/, int64_t /*a stride*/,
-                         int64_t /*out stride*/, DType /*out*/, bool /*bias*/, bool /*accumulate*/>;
+  using Key = std::tuple<int64_t /*rows*/, int64_t /*out*/, int64_t /*in*/, int64_t /*out stride*/,
+                         DType /*out*/, bool /*bias*/, bool /*accumulate*/>;
   // Shapes come from step sizes, which the transformer rounds: a few dozen in a server's life.
   static constexpr size_t kMaxPrimitives = 512;
   struct Primitive;

@@ -84,6 +84,9 @@ ALUDEL_FORWARD(dnnl_primitive_desc_iterator_create,
                 const_dnnl_primitive_desc_t forward_hint),
                (iterator, desc, attributes, engine, forward_hint))
 ALUDEL_FORWARD(dnnl_primitive_desc_iterator_destroy, (dnnl_primitive_desc_iterator_t iterator), (iterator))
+ALUDEL_FORWARD(dnnl_primitive_desc_query,
+               (const_dnnl_primitive_desc_t desc, dnnl_query_t what, int index, void* result),
+               (desc, what, index, result))
 ALUDEL_FORWARD(dnnl_primitive_desc_destroy, (dnnl_primitive_desc_t desc), (desc))
 ALUDEL_FORWARD(dnnl_primitive_create, (dnnl_primitive_t * primitive, const_dnnl_primitive_desc_t desc),
                (primitive, desc))

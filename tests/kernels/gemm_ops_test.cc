@@ -41,6 +41,41 @@ TEST_P(OpsTest, GemmMultipliesAddsBiasAndAccumulates) {
   }
 }
 
+// Rows of the input and of the result with gaps behind them, which are neither read nor written.
+TEST_P(OpsTest, GemmLeavesGapsBetweenRowsAlone) {
+  const int gap = 32;
+  for (const auto& [rows, in, out_features] : {std::tuple{3, 64, 48}, {40, 96, 130}, {64, 256, 512}}) {
+    auto a = Narrow(Poisoned(rows * (in + gap)));
+    auto w = Random(out_features * in);
+    const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), WeightFormat::kBf16).value();
+    std::vector<double> expected(rows * out_features);
+    for (int t = 0; t < rows; ++t) {
+      const auto row = Narrow(Random(in));
+      std::copy(row.begin(), row.end(), a.begin() + t * (in + gap));
+      for (int o = 0; o < out_features; ++o) {
+        for (int i = 0; i < in; ++i) {
+          expected[t * out_features + o] += double{ToFloat(row[i])} * ToFloat(ToBf16(w[o * in + i]));
+        }
+      }
+    }
+    const auto a_there = OnDevice(a);
+    for (const int behind : {0, gap}) {
+      const int stride = out_features + behind;
+      const auto out = OnDevice(Poisoned(rows * stride));
+      ops_->Gemm(a_there.View(rows, in + gap).Cols(0, in), *packed, nullptr, false,
+                 out.View(rows, stride).Cols(0, out_features), {});
+      const std::vector<float> found = out.Read().value();
+      std::vector<float> results;
+      for (int t = 0; t < rows; ++t) {
+        const auto row = found.begin() + t * stride;
+        results.insert(results.end(), row, row + out_features);
+        ASSERT_TRUE(std::all_of(row + out_features, row + stride, [](float x) { return std::isnan(x); }));
+      }
+      ExpectNear(results, expected, 1e-4);
+    }
+  }
+}
+
 // What a row gives does not depend on its neighbors, nor on threads: serving alone and in a batch agree.
 TEST_P(OpsTest, GemmGivesARowTheSameAloneAndAmongOthers) {
   if (device_->name() != "cpu" || GetParam().instructions == "onednn")
