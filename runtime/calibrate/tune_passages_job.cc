@@ -232,6 +232,10 @@ PassagePlan CountPassages(const ModelConfig& config, size_t consumers,
   plan.tails = static_cast<double>((models - 1) * (inner + head) * tail) *
                (0.5 * kAnswerTokens + 2.0 * static_cast<double>(options.epochs) +
                 kHeldOut * static_cast<double>(options.judgements));
+  if (plan.passages == 0) return plan;
+  plan.pass_rows = plan.tokens / plan.passages;
+  plan.pass_tail = tail / plan.passages;
+  plan.pass = static_cast<double>((inner + head) * plan.pass_tail);
   return plan;
 }
 

@@ -23,6 +23,9 @@ struct PassagePlan {
   size_t memory = 0;   // bytes beside the models that calibration holds anyway
   // Multiply-adds, of running the models over the passages and of passes on the caches.
   double prefills = 0, tails = 0;
+  // The mean passage's pass: rows of the cache, tokens that are fed on it, and multiply-adds of that, forward alone.
+  int64_t pass_rows = 0, pass_tail = 0;
+  double pass = 0;
 };
 PassagePlan CountPassages(const ModelConfig& config, size_t consumers,
                           absl::Span<const std::vector<int32_t>> prompts, const PassageTuning& options,

@@ -12,6 +12,7 @@
 #include "runtime/calibrate/aludel/state_file.h"
 #include "runtime/calibrate/aludel/train_decoder.h"
 #include "runtime/calibrate/fit/dense.h"
+#include "runtime/calibrate/tune_passages_job.h"
 #include "runtime/codec/handoff.h"
 #include "runtime/evaluate/compute_share.h"
 #include "runtime/evaluate/oracle.h"
@@ -94,9 +95,7 @@ class Pilot {
     const bool senses = std::any_of(stages.begin(), stages.end(), [](const StageWork& stage) {
       return stage.stage == Stage::kSensitivity;
     });
-    // As the stages load it: memory was checked for that alone.
-    const bool narrow = input_.by_passages && !senses && input_.job.base.compute != DType::kF32;
-    if (back) ALUDEL_RETURN_IF_ERROR(Tails(narrow ? DType::kBf16 : DType::kF32));
+    if (back) ALUDEL_RETURN_IF_ERROR(input_.by_passages && !senses ? PassagePasses() : Tails());
     ALUDEL_RETURN_IF_ERROR(Networks());
     return Fits();
   }
@@ -157,7 +156,24 @@ class Pilot {
     return absl::OkStatus();
   }
 
-  absl::Status Tails(DType matrices) {
+  // Of a prompt's answer.
+  absl::Status Tails() {
+    const auto cached = static_cast<int64_t>(prompts_[prompts_.size() / 2].size()) - 1;
+    const auto tail = static_cast<int64_t>(std::ceil(rates_.answer_tokens));
+    return TimePass(DType::kF32, cached, tail,
+                    3 * TailFlops(config_, static_cast<double>(cached), static_cast<double>(tail)));
+  }
+
+  // Of the answers to all questions about a passage, which share the reading of the weights.
+  absl::Status PassagePasses() {
+    const DType matrices = input_.job.base.compute == DType::kF32 ? DType::kF32 : DType::kBf16;
+    const PassagePlan plan = CountPassages(config_, /*consumers=*/1, input_.more, input_.job.options.passages,
+                                           matrices, /*recomputed_layers=*/0);
+    return TimePass(matrices, plan.pass_rows, plan.pass_tail, 2 * 2 * plan.pass);
+  }
+
+  // `flops` forward and back, with the matrices as the stages load them: memory was checked for that alone.
+  absl::Status TimePass(DType matrices, int64_t cached, int64_t tail, double flops) {
     absl::StatusOr<std::unique_ptr<CacheGradient>> model;
     const double load = SecondsOf([&] {
       model = CacheGradient::Load(ModelPath::Parse(input_.job.base.consumers.front()), /*rope_length=*/0,
@@ -165,17 +181,14 @@ class Pilot {
     });
     ALUDEL_RETURN_IF_ERROR(model.status());
     rates_.per_second[Work::kLoad] = Parameters(config_) / std::max(load, 1e-3);
-    const auto cached = static_cast<int64_t>(prompts_[prompts_.size() / 2].size()) - 1;
-    const auto tail = static_cast<int64_t>(std::ceil(rates_.answer_tokens));
     const std::vector<float> cache = Noise(cached * (*model)->columns(), 1);
     const std::vector<int32_t> ids(tail, prompts_.front().front());
     const std::vector<float> uniform(tail * config_.vocab, -std::log(static_cast<float>(config_.vocab)));
     std::vector<float> gradient;
     absl::Status status;
-    rates_.per_second[Work::kTail] =
-        PerSecond(3 * TailFlops(config_, static_cast<double>(cached), static_cast<double>(tail)), [&] {
-          status.Update((*model)->Kl({cache, cached, ids}, uniform, &gradient).status());
-        });
+    rates_.per_second[Work::kTail] = PerSecond(flops, [&] {
+      status.Update((*model)->Kl({cache, cached, ids}, uniform, &gradient).status());
+    });
     return status;
   }
 
