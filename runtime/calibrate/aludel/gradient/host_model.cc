@@ -37,7 +37,10 @@ class Reader {
     *out = ModelMatrix(matrices_);
     int64_t total = 0;
     for (const auto& [module, rows] : modules) total += rows;
-    out->Reserve(total, cols);
+    if (!out->Reserve(total, cols)) {
+      return absl::ResourceExhaustedError(absl::StrCat(files_.directory(), ": no memory for a matrix of ",
+                                                       total, " x ", cols, " as ", Name(matrices_)));
+    }
     std::vector<float> values(kPiece * cols);
     for (const auto& [module, rows] : modules) {
       ALUDEL_ASSIGN_OR_RETURN(const auto matrix,
@@ -45,7 +48,7 @@ class Reader {
       for (int64_t begin = 0; begin < rows; begin += kPiece) {
         const int64_t count = std::min(kPiece, rows - begin);
         matrix->Read(begin, begin + count, values.data());
-        out->Append(values.data(), count, cols);
+        out->Append(values.data(), count);
       }
     }
     return absl::OkStatus();

@@ -391,8 +391,9 @@ TEST(ModelMatrix, MultipliesForwardAndBackInBothTypes) {
   }
   for (const DType type : {DType::kF32, DType::kBf16}) {
     ModelMatrix matrix(type);
-    matrix.Append(w.data(), 100, kCols);
-    matrix.Append(w.data() + 100 * kCols, kRows - 100, kCols);
+    ASSERT_TRUE(matrix.Reserve(kRows, kCols));
+    matrix.Append(w.data(), 100);
+    matrix.Append(w.data() + 100 * kCols, kRows - 100);
     std::vector<float> got = before, back(kCount * kCols), row(kCols);
     matrix.Multiply(x.data(), kCount, 1.0f, got.data());
     EXPECT_EQ(got, y);
