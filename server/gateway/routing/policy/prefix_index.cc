@@ -18,8 +18,10 @@ void PrefixLru::LinkNewest(uint32_t at) {
 
 void PrefixLru::Touch(const PrefixKeys& keys, size_t count, std::vector<uint64_t>* added,
                       std::vector<uint64_t>* evicted) {
+  const size_t used = std::min(count, keys.size());
+  for (size_t i = 0; i < used; ++i) index_.prefetch(keys.keys[i]);
   // The longest first: what goes later is then the end of a beginning and not its start.
-  for (size_t i = std::min(count, keys.size()); i-- > 0;) {
+  for (size_t i = used; i-- > 0;) {
     const auto [entry, is_new] = index_.try_emplace(keys.keys[i], 0);
     if (!is_new) {
       Unlink(entry->second);
@@ -65,10 +67,22 @@ int64_t PrefixLru::Match(const PrefixKeys& keys) const {
   return end == keys.keys.begin() ? 0 : keys.ends[static_cast<size_t>(end - keys.keys.begin()) - 1];
 }
 
+size_t PrefixIndex::keys() const {
+  size_t count = 0;
+  for (const Holders& part : holders_) count += part.size();
+  return count;
+}
+
+void PrefixIndex::Prefetch(absl::Span<const uint64_t> keys) const {
+  for (const uint64_t key : keys) PartOf(key).prefetch(key);
+}
+
 void PrefixIndex::Forget(size_t slot, absl::Span<const uint64_t> keys) {
+  Prefetch(keys);
   for (const uint64_t key : keys) {
-    const auto found = holders_.find(key);
-    if (found != holders_.end() && found->second.Remove(slot) && found->second.empty()) holders_.erase(found);
+    Holders& part = PartOf(key);
+    const auto found = part.find(key);
+    if (found != part.end() && found->second.Remove(slot) && found->second.empty()) part.erase(found);
   }
 }
 
@@ -77,7 +91,9 @@ void PrefixIndex::Reset(size_t slot, int64_t capacity_tokens) {
   if (caches_[slot].size() > 0) {
     // Rare, and the only time that all keys are looked at.
     std::vector<uint64_t> all;
-    for (const auto& [key, slots] : holders_) all.push_back(key);
+    for (const Holders& part : holders_) {
+      for (const auto& [key, slots] : part) all.push_back(key);
+    }
     Forget(slot, all);
   }
   caches_[slot] = PrefixLru(capacity_tokens);
@@ -91,7 +107,8 @@ void PrefixIndex::Insert(size_t slot, const PrefixKeys& keys, size_t count) {
   added_.clear();
   evicted_.clear();
   caches_[slot].Touch(keys, count, &added_, &evicted_);
-  for (const uint64_t key : added_) holders_[key].Add(slot);
+  Prefetch(added_);
+  for (const uint64_t key : added_) PartOf(key)[key].Add(slot);
   Forget(slot, evicted_);
 }
 
@@ -105,9 +122,11 @@ void PrefixIndex::Erase(size_t slot, const PrefixKeys& keys, int64_t tokens) {
 void PrefixIndex::Match(const PrefixKeys& keys, std::vector<int64_t>* tokens) const {
   tokens->assign(caches_.size(), 0);
   seen_.assign((caches_.size() + SlotSet::kWordBits - 1) / SlotSet::kWordBits, 0);
+  Prefetch(keys.keys);
   for (size_t i = keys.size(); i-- > 0;) {
-    const auto found = holders_.find(keys.keys[i]);
-    if (found == holders_.end()) continue;
+    const Holders& part = PartOf(keys.keys[i]);
+    const auto found = part.find(keys.keys[i]);
+    if (found == part.end()) continue;
     found->second.AddTo(&seen_, [&](size_t slot) { (*tokens)[slot] = keys.ends[i]; });
   }
 }

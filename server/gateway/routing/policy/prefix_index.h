@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -63,13 +64,21 @@ class PrefixIndex {
   // Into (*tokens)[slot]: of the longest beginning that each slot has, 0 for none. One look-up a key and a bit a server.
   void Match(const PrefixKeys& keys, std::vector<int64_t>* tokens) const;
 
-  size_t keys() const { return holders_.size(); }
+  size_t keys() const;
 
  private:
+  using Holders = absl::flat_hash_map<uint64_t, SlotSet>;
+  // A map of millions of keys grows in a tenth of a second, which a request would wait for; its parts grow one by one.
+  static constexpr int kPartBits = 8;
+
+  Holders& PartOf(uint64_t key) { return holders_[key >> (64 - kPartBits)]; }
+  const Holders& PartOf(uint64_t key) const { return holders_[key >> (64 - kPartBits)]; }
+  // Keys are anywhere in memory: waiting for all of them at once takes as long as for one.
+  void Prefetch(absl::Span<const uint64_t> keys) const;
   void Forget(size_t slot, absl::Span<const uint64_t> keys);
 
   std::vector<PrefixLru> caches_;  // by slot
-  absl::flat_hash_map<uint64_t, SlotSet> holders_;
+  std::array<Holders, size_t{1} << kPartBits> holders_;
   std::vector<uint64_t> added_, evicted_;  // of Insert, kept for their memory
   mutable std::vector<uint64_t> seen_;     // of Match, likewise
 };
