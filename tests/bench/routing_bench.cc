@@ -20,11 +20,13 @@ constexpr char kUsage[] =
     R"(routing_bench measures what a gateway pays for one routing decision (keys of the prompt apart): conversations
 that grow, under a load that makes some of them spill, with reports of all replicas coming in between. With --known the replicas
 tell what their caches hold, as they do by default; what they tell comes between the decisions and is not timed.
+The row "fixed" is of work between the decisions that is always the same: how much longer its slowest hundredth takes than
+its median is the machine's doing, and in the decisions' figures, too.
 
   build/release/bin/routing_bench --replicas 1000)";
 
 struct Times {
-  std::vector<double> keys, decision;  // microseconds
+  std::vector<double> keys, decision, fixed;  // microseconds
 };
 
 // Of this thread's processor time: what else the machine does is not the decision's.
@@ -32,6 +34,12 @@ double Micros() {
   timespec time = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) / 1e3;
+}
+
+// Arithmetic alone, about as long as a decision at a thousand servers.
+uint64_t FixedWork(uint64_t value) {
+  for (int i = 0; i < 10'000; ++i) value = MixBits(value + 1);
+  return value;
 }
 
 // What a server tells once it has computed the prompt.
@@ -54,6 +62,7 @@ Times Measure(int64_t replicas, int64_t requests, int64_t prompt_tokens, bool kn
   std::vector<std::vector<int32_t>> conversations(static_cast<size_t>(4 * replicas));
   Times times;
   double now = 0;
+  volatile uint64_t fixed = 0;  // so that it is computed
   for (int64_t i = 0; i < requests; ++i) {
     now += 0.2 / static_cast<double>(replicas);
     if (i % replicas == 0) {
@@ -83,6 +92,9 @@ Times Measure(int64_t replicas, int64_t requests, int64_t prompt_tokens, bool kn
     times.decision.push_back(Micros() - begin);
     fleet.Ended(slot, Fleet::Outcome::kServed, now);
     if (known) fleet.CacheChanged(slot, Told(keys));
+    begin = Micros();
+    fixed = FixedWork(fixed);
+    times.fixed.push_back(Micros() - begin);
   }
   return times;
 }
@@ -117,6 +129,7 @@ int Main(int argc, char** argv) {
   const Times times = Measure(replicas, requests, prompt_tokens, known);
   Print("keys", times.keys);
   Print("decision", times.decision);
+  Print("fixed", times.fixed);
   return 0;
 }
 

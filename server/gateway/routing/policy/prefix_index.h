@@ -69,7 +69,7 @@ class PrefixIndex {
  private:
   using Holders = absl::flat_hash_map<uint64_t, SlotSet>;
   // A map of millions of keys grows in a tenth of a second, which a request would wait for; its parts grow one by one.
-  static constexpr int kPartBits = 8;
+  static constexpr int kPartBits = 12;
 
   Holders& PartOf(uint64_t key) { return holders_[key >> (64 - kPartBits)]; }
   const Holders& PartOf(uint64_t key) const { return holders_[key >> (64 - kPartBits)]; }
