@@ -92,6 +92,7 @@ void KnownPrefixes::Match(const PrefixKeys& keys, std::vector<int64_t>* tokens) 
   }
   if (size_ == 0) return;
   seen_.assign((caches_.size() + SlotSet::kWordBits - 1) / SlotSet::kWordBits, 0);
+  holders_.Prefetch(keys.keys);
   for (size_t i = keys.size(); i-- > 0;) {
     const auto& part = holders_.Of(keys.keys[i]);
     const auto found = part.find(keys.keys[i]);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -9,27 +8,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/hash/hash.h"
 #include "absl/types/span.h"
 #include "server/gateway/routing/policy/prefix_keys.h"
 #include "server/gateway/routing/policy/slot_set.h"
+#include "server/gateway/routing/policy/table_in_parts.h"
 
 namespace aludel {
-
-// A hash table in parts, so that none takes long to grow under a lock, also where a peer chooses its keys.
-template <typename Table, size_t kParts>
-class TableInParts {
- public:
-  Table& Of(uint64_t key) { return parts_[PartOf(key)]; }
-  const Table& Of(uint64_t key) const { return parts_[PartOf(key)]; }
-  const std::array<Table, kParts>& parts() const { return parts_; }
-
- private:
-  // A table looks at the lower bits.
-  static size_t PartOf(uint64_t key) { return (absl::HashOf(key) >> 40) % kParts; }
-
-  std::array<Table, kParts> parts_;
-};
 
 // What one server's cache holds, made of what it said. To make and to destroy it takes a while where it holds much: not under
 // a lock.

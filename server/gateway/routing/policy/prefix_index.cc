@@ -69,18 +69,14 @@ int64_t PrefixLru::Match(const PrefixKeys& keys) const {
 
 size_t PrefixIndex::keys() const {
   size_t count = 0;
-  for (const Holders& part : holders_) count += part.size();
+  for (const auto& part : holders_.parts()) count += part.size();
   return count;
 }
 
-void PrefixIndex::Prefetch(absl::Span<const uint64_t> keys) const {
-  for (const uint64_t key : keys) PartOf(key).prefetch(key);
-}
-
 void PrefixIndex::Forget(size_t slot, absl::Span<const uint64_t> keys) {
-  Prefetch(keys);
+  holders_.Prefetch(keys);
   for (const uint64_t key : keys) {
-    Holders& part = PartOf(key);
+    auto& part = holders_.Of(key);
     const auto found = part.find(key);
     if (found != part.end() && found->second.Remove(slot) && found->second.empty()) part.erase(found);
   }
@@ -91,7 +87,7 @@ void PrefixIndex::Reset(size_t slot, int64_t capacity_tokens) {
   if (caches_[slot].size() > 0) {
     // Rare, and the only time that all keys are looked at.
     std::vector<uint64_t> all;
-    for (const Holders& part : holders_) {
+    for (const auto& part : holders_.parts()) {
       for (const auto& [key, slots] : part) all.push_back(key);
     }
     Forget(slot, all);
@@ -107,8 +103,8 @@ void PrefixIndex::Insert(size_t slot, const PrefixKeys& keys, size_t count) {
   added_.clear();
   evicted_.clear();
   caches_[slot].Touch(keys, count, &added_, &evicted_);
-  Prefetch(added_);
-  for (const uint64_t key : added_) PartOf(key)[key].Add(slot);
+  holders_.Prefetch(added_);
+  for (const uint64_t key : added_) holders_.Of(key)[key].Add(slot);
   Forget(slot, evicted_);
 }
 
@@ -122,9 +118,9 @@ void PrefixIndex::Erase(size_t slot, const PrefixKeys& keys, int64_t tokens) {
 void PrefixIndex::Match(const PrefixKeys& keys, std::vector<int64_t>* tokens) const {
   tokens->assign(caches_.size(), 0);
   seen_.assign((caches_.size() + SlotSet::kWordBits - 1) / SlotSet::kWordBits, 0);
-  Prefetch(keys.keys);
+  holders_.Prefetch(keys.keys);
   for (size_t i = keys.size(); i-- > 0;) {
-    const Holders& part = PartOf(keys.keys[i]);
+    const auto& part = holders_.Of(keys.keys[i]);
     const auto found = part.find(keys.keys[i]);
     if (found == part.end()) continue;
     found->second.AddTo(&seen_, [&](size_t slot) { (*tokens)[slot] = keys.ends[i]; });

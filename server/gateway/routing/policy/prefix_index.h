@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "absl/types/span.h"
 #include "server/gateway/routing/policy/prefix_keys.h"
 #include "server/gateway/routing/policy/slot_set.h"
+#include "server/gateway/routing/policy/table_in_parts.h"
 
 namespace aludel {
 
@@ -67,18 +67,10 @@ class PrefixIndex {
   size_t keys() const;
 
  private:
-  using Holders = absl::flat_hash_map<uint64_t, SlotSet>;
-  // A map of millions of keys grows in a tenth of a second, which a request would wait for; its parts grow one by one.
-  static constexpr int kPartBits = 12;
-
-  Holders& PartOf(uint64_t key) { return holders_[key >> (64 - kPartBits)]; }
-  const Holders& PartOf(uint64_t key) const { return holders_[key >> (64 - kPartBits)]; }
-  // Keys are anywhere in memory: waiting for all of them at once takes as long as for one.
-  void Prefetch(absl::Span<const uint64_t> keys) const;
   void Forget(size_t slot, absl::Span<const uint64_t> keys);
 
   std::vector<PrefixLru> caches_;  // by slot
-  std::array<Holders, size_t{1} << kPartBits> holders_;
+  TableInParts<absl::flat_hash_map<uint64_t, SlotSet>, 4096> holders_;
   std::vector<uint64_t> added_, evicted_;  // of Insert, kept for their memory
   mutable std::vector<uint64_t> seen_;     // of Match, likewise
 };
