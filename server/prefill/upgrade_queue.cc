@@ -85,8 +85,8 @@ void UpgradeQueue::Run() {
   if (!SendAll()) return;
   lane_ = nullptr;
   std::function<void()> done;
-  std::shared_ptr<KvSender> sender;
   {
+    std::shared_ptr<KvSender> sender;  // goes before `done`, whose owner may not outlive what the sender holds
     absl::MutexLock lock(&mutex_);
     parts_.clear();
     sender = std::move(sender_);
