@@ -62,6 +62,8 @@ class KvDecoder {
   // what attends to the whole prompt, not here.
   virtual absl::Status Begin(const KvTarget& target) = 0;
   // Enqueues the reconstruction of a frame that the caller has verified; `payload` stays until the model's stream has run it.
+  // Where frames come in two parts (CodecSpec::base_planes), a second one has its base's layers and tokens and writes their
+  // pages again, and no others.
   virtual absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
                              const KvTarget& target) = 0;
 };
@@ -85,6 +87,9 @@ struct CodecSpec {
   std::function<size_t(int64_t tokens)> max_frame_bytes;
   std::string decoder_hash =
       {};  // of the decoder's side of an artifact, hex; "" on the encoder's, and where there is none
+  // Formats "NAME@N+": N. Every frame comes in two parts, its first N planes before the prompt's cache counts as complete, and
+  // the planes that follow when all frames have come so far (FORMAT.md, kind aludel). 0: in one.
+  int base_planes = 0;
 };
 
 // One side of a wire format: what the encoders, or the decoders, of all handoffs share. Thread-safe; must

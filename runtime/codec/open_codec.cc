@@ -69,15 +69,20 @@ absl::StatusOr<NamedFormat> FindFormat(const ArtifactManifest& manifest, absl::s
 }
 
 absl::Status CheckPlanes(const NamedFormat& named, const LatentGrid* grid) {
-  if (named.planes == 0) return absl::OkStatus();
+  const int planes = std::max(named.planes, named.base_planes);
+  if (planes == 0) return absl::OkStatus();
   const ArtifactFormat& format = *named.format;
   if (grid == nullptr || format.aludel.packing != LatentPacking::kEmbedded) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "format \"%s\" has no planes to be cut at, as its codes are not embedded", format.name));
   }
-  if (named.planes <= grid->planes) return absl::OkStatus();
+  if (named.base_planes == grid->planes) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "format \"%s\" has %d planes: none comes after the first %d", format.name, grid->planes, planes));
+  }
+  if (planes <= grid->planes) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("format \"%s\" has %d planes, not %d", format.name, grid->planes, named.planes));
+      absl::StrFormat("format \"%s\" has %d planes, not %d", format.name, grid->planes, planes));
 }
 
 absl::StatusOr<std::unique_ptr<DecoderFactory>> Named(absl::StatusOr<std::unique_ptr<DecoderFactory>> made,
@@ -121,10 +126,11 @@ absl::StatusOr<std::unique_ptr<EncoderFactory>> OpenEncoders(absl::string_view f
   if (entry->kind == ArtifactKind::kAludel) {
     ALUDEL_ASSIGN_OR_RETURN(const AludelEncoderWeights weights,
                             LoadAludelEncoder(manifest, *entry, config.kv_dim(), config.hidden));
-    ALUDEL_RETURN_IF_ERROR(CheckPlanes(named, &weights.front().grid));
+    for (const auto& group : weights) ALUDEL_RETURN_IF_ERROR(CheckPlanes(named, &group.grid));
     AludelShape shape = entry->aludel;
     shape.planes = named.planes;
-    return MakeAludelEncoders(std::string(format), hash, std::move(shape), weights, producer);
+    return MakeAludelEncoders(std::string(format), hash, std::move(shape), weights, producer,
+                              named.base_planes);
   }
   ALUDEL_RETURN_IF_ERROR(CheckPlanes(named, nullptr));
   ALUDEL_ASSIGN_OR_RETURN(const ScdEncoderWeights weights,
@@ -155,11 +161,12 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view f
   if (entry->kind == ArtifactKind::kAludel) {
     ALUDEL_ASSIGN_OR_RETURN(const AludelDecoderWeights weights,
                             LoadAludelDecoder(manifest, *entry, *decoder, config.kv_dim(), config.hidden));
-    ALUDEL_RETURN_IF_ERROR(CheckPlanes(named, &weights.front().grid));
+    for (const auto& group : weights) ALUDEL_RETURN_IF_ERROR(CheckPlanes(named, &group.grid));
     AludelShape shape = entry->aludel;
     shape.planes = named.planes;
-    return Named(MakeAludelDecoders(std::string(format), hash, std::move(shape), weights, consumer),
-                 *decoder);
+    return Named(
+        MakeAludelDecoders(std::string(format), hash, std::move(shape), weights, consumer, named.base_planes),
+        *decoder);
   }
   ALUDEL_RETURN_IF_ERROR(CheckPlanes(named, nullptr));
   ALUDEL_ASSIGN_OR_RETURN(const ScdDecoderWeights weights,

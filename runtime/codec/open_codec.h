@@ -34,7 +34,8 @@ absl::StatusOr<std::vector<std::string>> ListVideoFormats(const std::string& art
                                                           absl::string_view consumer_hash = "");
 
 // Cuts of the artifact's embedded formats: "NAME@N" for each N below their planes, the largest first. Reads the encoders.
-// OpenEncoders and OpenDecoders know such names; servers offer them only where they are named.
+// OpenEncoders and OpenDecoders know such names; servers offer them only where they are named. They know "NAME@N+", too: its
+// encoder makes whole frames, and who sends them splits them (CodecSpec::base_planes, SplitPlanes).
 absl::StatusOr<std::vector<std::string>> ListCuts(const std::string& artifact,
                                                   absl::string_view consumer_hash = "");
 

@@ -176,6 +176,9 @@ void Engine::RestartHandoff(SequenceId id) {
   impl_->Post([id](EngineCore& core) { core.RestartHandoff(id); });
 }
 
+void Engine::EndUpgrade(SequenceId id) {
+  impl_->Post([id](EngineCore& core) { core.EndUpgrade(id); });
+}
 void Engine::FallBack(SequenceId id, absl::Status reason) {
   impl_->Post([id, reason = std::move(reason)](EngineCore& core) { core.FallBack(id, reason); });
 }

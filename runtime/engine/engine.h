@@ -87,6 +87,10 @@ class SequenceListener {
   virtual void OnToken(const TokenEvent& event) = 0;
   // Where sampling.prompt_logprobs is set: every token of the prompt but the first, in order, before the first OnToken.
   virtual void OnPromptScores(const PromptScores& /*scores*/) {}
+  // Where the codec's frames come in two parts: the second ones are all in the cache, after so many tokens of the answer; or
+  // one of them failed a check, and the cache stays as it is. At most once, perhaps before the first OnToken, and never
+  // after EndUpgrade.
+  virtual void OnUpgraded(const absl::Status& /*status*/, int64_t /*completion_tokens*/) {}
   virtual void OnDone(const absl::Status& status, const SequenceResult& result) = 0;
 };
 
@@ -95,7 +99,9 @@ struct GenerateSpec {
   SamplingParams sampling;
   SteadyClock::time_point deadline = SteadyClock::time_point::max();
   // Set: tokens [the codec's recomputed head, handed_over_tokens) arrive as frames of this codec (ApplyFrame);
-  // the rest is computed here. The last prompt token always is, so handed_over_tokens < prompt.size(). With 0
+  // the rest is computed here. The last prompt token always is, so handed_over_tokens < prompt.size(). Where frames come in
+  // two parts, the answer begins with the first ones, of one choice alone, and the second ones are written to its blocks
+  // between steps; only then do other sequences share those blocks, and none behind them. With 0
   // nothing arrives: the prompt's prefix is taken from the prefix cache in this format and the rest is
   // computed over it. If the cache holds less than `cached_tokens` by then, everything is computed, as if no
   // codec were set.
@@ -177,6 +183,9 @@ class Engine {
   // The handoff starts again from its first frame: unless every frame was received, those received so far are
   // dropped, also those that ApplyFrame was given and that wait.
   void RestartHandoff(SequenceId id);
+  // Of a codec whose frames come in two parts: no more of the second ones come. Those that wait are dropped, and what was
+  // kept for them goes.
+  void EndUpgrade(SequenceId id);
   // Wakes the engine: a sequence that was left out may have room now.
   void Nudge();
   // OnDone follows with `status` for every choice that has not ended; unknown ids are ignored.

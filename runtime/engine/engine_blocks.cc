@@ -64,6 +64,11 @@ void EngineBlocks::Received(Sequence& sequence) {
   Insert(sequence);
 }
 
+void EngineBlocks::Upgraded(Sequence& sequence) {
+  sequence.shared_end = sequence.handed_over;
+  Insert(sequence);
+}
+
 void EngineBlocks::FallBack(Sequence& sequence) {
   sequence.blocks.Clear();
   sequence.handed_over = 0;
@@ -87,6 +92,7 @@ void EngineBlocks::Fork(const Sequence& sequence, Sequence& fork) {
   fork.adapter_reads_only = sequence.adapter_reads_only;
   fork.chain = sequence.chain;
   fork.inserted_blocks = sequence.inserted_blocks;
+  fork.shared_end = sequence.shared_end;
   fork.queried = true;
   fork.cached_tokens = sequence.cached_tokens;
   for (const BlockRef& block : sequence.blocks.blocks()) fork.blocks.Append(block);
@@ -195,7 +201,7 @@ void EngineBlocks::Advance(Sequence& sequence, int64_t tokens) {
 }
 
 void EngineBlocks::Insert(Sequence& sequence) {
-  const size_t full = sequence.computed / block_tokens_;
+  const size_t full = std::min(sequence.computed, sequence.shared_end) / block_tokens_;
   if (cache_ == nullptr || !sequence.keep_prefix || sequence.owed_head > 0 ||
       full <= sequence.inserted_blocks)
     return;

@@ -28,6 +28,8 @@ class EngineBlocks {
   void Begin(Sequence& sequence, const SequenceMap& sequences);
   // The whole handoff is in the sequence's blocks.
   void Received(Sequence& sequence);
+  // What came of it in two parts is whole now: it may be shared, and nothing that was computed over the first ones.
+  void Upgraded(Sequence& sequence);
   // The handoff has failed: the prompt will be computed here, exactly.
   void FallBack(Sequence& sequence);
 

@@ -70,6 +70,11 @@ void EngineCore::RestartHandoff(SequenceId id) {
   if (!restarted.ok()) FallBack(id, restarted);
 }
 
+void EngineCore::EndUpgrade(SequenceId id) {
+  const auto found = sequences_.find(id);
+  if (found != sequences_.end() && found->second->upgrading) intake_.EndUpgrade(*found->second);
+}
+
 void EngineCore::Cancel(SequenceId id, const absl::Status& status) {
   for (auto next = sequences_.lower_bound(id); next != sequences_.end() && next->second->group->request == id;
        next = sequences_.lower_bound(id)) {

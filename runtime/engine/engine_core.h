@@ -36,6 +36,7 @@ class EngineCore {
   void FallBack(SequenceId id, const absl::Status& reason);
   void Hedge(SequenceId id, const absl::Status& reason);
   void RestartHandoff(SequenceId id);
+  void EndUpgrade(SequenceId id);
   void Cancel(SequenceId id, const absl::Status& status);
   // Ends what has expired, applies frames, runs a step. How long nothing is to be done but what others ask for.
   absl::Duration Turn();

@@ -13,21 +13,26 @@ constexpr int kFramesPerStep = 8;
 // of them would wait for steps of others, each far longer than what those frames take.
 constexpr double kShareOfAStep = 0.125;
 
+FrameLedger NewLedger(const CodecSpec& codec, const Sequence& sequence) {
+  return {codec.shipped_layers, static_cast<uint32_t>(codec.recomputed_head_tokens),
+          static_cast<uint32_t>(sequence.handed_over)};
+}
+
 }  // namespace
 
-KvTarget EngineIntake::Target(const Sequence& sequence) const {
+KvTarget EngineIntake::Target(const Sequence& sequence, const Receiving& receiving) const {
   return {model_,
           pool_,
           sequence.blocks.ids(),
           absl::MakeConstSpan(sequence.tokens).subspan(0, sequence.prompt_tokens),
           sequence.handed_over,
-          sequence.receiving->codec->spec().recomputed_head_tokens,
+          receiving.codec->spec().recomputed_head_tokens,
           sequence.AdapterAt(0)};
 }
 
 absl::Status EngineIntake::Begin(Sequence& sequence) {
   sequence.clock.Charge(&sequence.times.queue);
-  absl::Status begun = sequence.receiving->decoder->Begin(Target(sequence));
+  absl::Status begun = sequence.receiving->decoder->Begin(Target(sequence, *sequence.receiving));
   sequence.owed_head = sequence.receiving->codec->spec().recomputed_head_tokens;
   sequence.clock.Charge(&sequence.times.recompute);
   return begun;
@@ -43,22 +48,29 @@ void EngineIntake::FallBack(Sequence& sequence, const absl::Status& reason) {
   ++counters_->fallbacks;
 }
 
-absl::Status EngineIntake::Restart(Sequence& sequence) {
+void EngineIntake::DropFrames(SequenceId id) {
   for (auto frame = frames_.begin(); frame != frames_.end();) {
-    if (frame->id != sequence.id) {
+    if (frame->id != id) {
       ++frame;
       continue;
     }
     frame->release();
     frame = frames_.erase(frame);
   }
+}
+
+void EngineIntake::EndUpgrade(Sequence& sequence) {
+  DropFrames(sequence.id);
+  sequence.upgrading.reset();
+}
+
+absl::Status EngineIntake::Restart(Sequence& sequence) {
+  DropFrames(sequence.id);
   if (!sequence.awaiting()) return absl::OkStatus();
   sequence.clock.Charge(&sequence.times.await);
   Receiving& receiving = *sequence.receiving;
   ALUDEL_ASSIGN_OR_RETURN(receiving.decoder, receiving.codec->NewDecoder());
-  receiving.ledger = FrameLedger(receiving.codec->spec().shipped_layers,
-                                 static_cast<uint32_t>(receiving.codec->spec().recomputed_head_tokens),
-                                 static_cast<uint32_t>(sequence.handed_over));
+  receiving.ledger = NewLedger(receiving.codec->spec(), sequence);
   return Begin(sequence);
 }
 
@@ -84,7 +96,9 @@ std::optional<std::pair<SequenceId, absl::Status>> EngineIntake::ApplySome(const
     PendingFrame frame = std::move(frames_.front());
     frames_.pop_front();
     const auto found = sequences.find(frame.id);
-    if (found == sequences.end() || !found->second->awaiting()) {
+    if (found != sequences.end() && found->second->upgrading) {
+      UpgradeOne(*found->second, frame);
+    } else if (found == sequences.end() || !found->second->awaiting()) {
       ++counters_->frames_rejected;
     } else if (absl::Status status = ApplyOne(*found->second, frame); !status.ok()) {
       failed.emplace(frame.id, std::move(status));
@@ -110,7 +124,7 @@ void EngineIntake::Settle() {
 
 absl::Status EngineIntake::ApplyOne(Sequence& sequence, const PendingFrame& frame) {
   sequence.clock.Charge(&sequence.times.await);
-  absl::Status status = Apply(sequence, frame);
+  absl::Status status = Apply(sequence, *sequence.receiving, /*plane=*/0, frame);
   sequence.clock.Charge(&sequence.times.reconstruct);
   if (!status.ok()) {
     ++counters_->frames_rejected;
@@ -118,23 +132,49 @@ absl::Status EngineIntake::ApplyOne(Sequence& sequence, const PendingFrame& fram
     return absl::IsAlreadyExists(status) ? absl::OkStatus() : status;
   }
   ++counters_->frames_applied;
-  if (sequence.receiving->ledger.complete()) {
-    sequence.receiving.reset();
-    blocks_->Received(sequence);
-  }
+  if (sequence.receiving->ledger.complete()) Received(sequence);
   return absl::OkStatus();
 }
 
-absl::Status EngineIntake::Apply(Sequence& sequence, const PendingFrame& frame) {
-  Receiving& receiving = *sequence.receiving;
+void EngineIntake::Received(Sequence& sequence) {
+  Receiving receiving = *std::exchange(sequence.receiving, std::nullopt);
+  const CodecSpec& codec = receiving.codec->spec();
+  if (codec.base_planes > 0) {
+    receiving.ledger = NewLedger(codec, sequence);
+    sequence.upgrading = std::move(receiving);
+    sequence.shared_end = 0;
+  }
+  blocks_->Received(sequence);
+}
+
+void EngineIntake::UpgradeOne(Sequence& sequence, const PendingFrame& frame) {
+  sequence.clock.Charge(&sequence.times.queue);
+  Receiving& upgrading = *sequence.upgrading;
+  const absl::Status status = Apply(sequence, upgrading, upgrading.codec->spec().base_planes, frame);
+  sequence.clock.Charge(&sequence.times.reconstruct);
+  ++(status.ok() ? counters_->frames_applied : counters_->frames_rejected);
+  if (absl::IsAlreadyExists(status) || (status.ok() && !upgrading.ledger.complete())) return;
+  if (status.ok()) blocks_->Upgraded(sequence);
+  EndUpgrade(sequence);
+  sequence.listener->OnUpgraded(status, sequence.completion_tokens());
+}
+
+absl::Status EngineIntake::Apply(Sequence& sequence, Receiving& receiving, int plane,
+                                 const PendingFrame& frame) {
   ALUDEL_RETURN_IF_ERROR(VerifyFrame(frame.header_bytes, frame.payload));
   if (frame.header.kind != receiving.codec->spec().kind) {
     return absl::DataLossError(absl::StrFormat(
         "frame kind is %d, the ticket's format %s has %d", static_cast<int>(frame.header.kind),
         receiving.codec->spec().name, static_cast<int>(receiving.codec->spec().kind)));
   }
-  ALUDEL_RETURN_IF_ERROR(receiving.ledger.Add(frame.header.coverage));
-  return receiving.decoder->Apply(frame.header.coverage, frame.payload, Target(sequence));
+  if (frame.header.coverage.plane != plane) {
+    return absl::DataLossError(absl::StrFormat("frame holds planes from %d on, want them from %d on",
+                                               frame.header.coverage.plane, plane));
+  }
+  FrameCoverage cells = frame.header.coverage;
+  cells.plane = 0;
+  ALUDEL_RETURN_IF_ERROR(receiving.ledger.Add(cells));
+  return receiving.decoder->Apply(frame.header.coverage, frame.payload, Target(sequence, receiving));
 }
 
 void EngineIntake::ReleaseAll() {

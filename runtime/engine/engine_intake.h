@@ -32,6 +32,12 @@ struct PendingFrame {
 // that fails a check turns its sequence to local prefill. Owned by the engine thread; sequences and frames
 // must not outlive it.
 //
+//   Begin --first parts, or whole frames--> received --second parts (CodecSpec::base_planes)--> upgraded
+//     |  a frame fails: FallBack                          |  a frame fails, EndUpgrade: the cache stays as it is
+//
+// Second parts are written between steps to blocks that are the sequence's alone: nothing of it is in the prefix cache
+// before all have come.
+//
 // On a device that works behind the host a frame's reconstruction is only enqueued, on the model's stream, in front of every
 // step that reads its blocks and of whatever is written to them after a handoff was canceled. Its bytes stay until the
 // device has read them. What cannot be enqueued fails its frame like a check; what fails later is the device's, lost for all.
@@ -59,6 +65,8 @@ class EngineIntake {
   void FallBack(Sequence& sequence, const absl::Status& reason);
   // Unless everything was received: forgets what was applied, and drops the waiting frames of this sequence.
   absl::Status Restart(Sequence& sequence);
+  // Drops the waiting second parts of its frames, and what was kept for them.
+  void EndUpgrade(Sequence& sequence);
   // Releases the frames that the device has read; no more than that is to be done once `settled`.
   void Settle();
   bool settled() const { return unread_.empty(); }
@@ -67,8 +75,13 @@ class EngineIntake {
 
  private:
   absl::Status ApplyOne(Sequence& sequence, const PendingFrame& frame);
-  absl::Status Apply(Sequence& sequence, const PendingFrame& frame);
-  KvTarget Target(const Sequence& sequence) const;
+  absl::Status Apply(Sequence& sequence, Receiving& receiving, int plane, const PendingFrame& frame);
+  // As ApplyOne for a second part; what fails ends the upgrade.
+  void UpgradeOne(Sequence& sequence, const PendingFrame& frame);
+  // Everything was received.
+  void Received(Sequence& sequence);
+  KvTarget Target(const Sequence& sequence, const Receiving& receiving) const;
+  void DropFrames(SequenceId id);
 
   // Frames that the device reads: those of one ApplySome.
   struct Unread {

@@ -138,6 +138,11 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
           absl::StrFormat("%d tokens of the model handed over, want at most the %d before its adapter acts",
                           spec.handed_over_tokens, sequence->adapter_begin));
     }
+    if (spec.codec->spec().base_planes > 0 && sequence->group->open > 1) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%d choices over a cache of format %s, which is refined for one alone",
+                          sequence->group->open, spec.codec->spec().name));
+    }
     ALUDEL_ASSIGN_OR_RETURN(auto decoder, spec.codec->NewDecoder());
     sequence->receiving.emplace(
         Receiving{spec.codec, std::move(decoder),

@@ -45,7 +45,7 @@ class StageClock {
   bool stopped_ = false;
 };
 
-// A handoff in progress.
+// A handoff in progress, or the second parts of its frames (CodecSpec::base_planes).
 struct Receiving {
   const DecoderFactory* codec = nullptr;
   std::unique_ptr<KvDecoder> decoder;
@@ -145,11 +145,14 @@ struct Sequence {
   bool adapter_reads_only = false;             // over the model's cache of every token
   std::optional<PrefixChain> chain;
   size_t inserted_blocks = 0;  // of `blocks`, those that the prefix cache knows
-  bool queried = false;        // the prefix cache's counters know of it
-  int64_t cached_tokens = 0;   // of the prompt, found in the prefix cache
-  int64_t cached_wanted = 0;   // with a format that nothing arrives in: fewer, and it falls back
+  // Tokens from here on are not for others: they are coarser than their format, or computed over such.
+  int64_t shared_end = std::numeric_limits<int64_t>::max();
+  bool queried = false;       // the prefix cache's counters know of it
+  int64_t cached_tokens = 0;  // of the prompt, found in the prefix cache
+  int64_t cached_wanted = 0;  // with a format that nothing arrives in: fewer, and it falls back
 
   std::optional<Receiving> receiving;
+  std::optional<Receiving> upgrading;  // after it
   bool fell_back = false;
   absl::Status fallback_reason;
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "runtime/codec/artifact/artifact_versions.h"
 #include "runtime/codec/handoff.h"
@@ -89,6 +90,11 @@ absl::Status PairUnderTest::OpenFormats(const EvaluateJob& job) {
     }
     ALUDEL_ASSIGN_OR_RETURN(format.decoder, OpenDecoders(name, codec, *consumer_));
     format.name = format.decoder->spec().name;
+    if (format.decoder->spec().base_planes > 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--formats: \"", name,
+          "\" comes in two parts; what it loses meanwhile is NAME@N, NAME with --upgrade-after"));
+    }
     formats_.push_back(std::move(format));
   }
   if (formats_.empty()) return absl::InvalidArgumentError("--formats names no format");

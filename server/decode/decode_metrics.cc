@@ -9,6 +9,7 @@
 namespace aludel {
 namespace {
 
+const std::vector<double> kTokenBuckets = {0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 const std::vector<double> kRatioBuckets = {.25, .5, .7, .8, .9, .95, 1, 1.05, 1.1, 1.25, 1.5, 2, 4};
 
 // How handoffs fail: the prefill server is gone, is late, has no room, or its frames were lost.
@@ -30,6 +31,13 @@ DecodeMetrics::DecodeMetrics(Metrics* metrics)
       plans_(metrics->Counter("aludel_plans_total", "Planner decisions, by plan and reason.")),
       replans_(metrics->Counter("aludel_replans_total",
                                 "Failed handoffs that went on with another prefill server, by reason.")),
+      upgrades_(metrics->Counter("aludel_cache_upgrades_total",
+                                 "Answers begun over the first planes of their cache, by what became of the "
+                                 "others.")),
+      before_upgrade_(metrics->Histogram("aludel_tokens_before_upgrade",
+                                         "Tokens of an answer over the first planes of its cache, before the "
+                                         "others had come.",
+                                         kTokenBuckets)),
       stored_(
           metrics->Counter("aludel_handoff_hit_tokens_total",
                            "Prompt tokens in the prefix stores of prefill servers, as they had told and as "
@@ -55,11 +63,23 @@ DecodeMetrics::DecodeMetrics(Metrics* metrics)
     handoffs.ExpectHandoff("received", StatusName(reason));
   }
   handoffs.ExpectHandoff("received", StatusName(absl::StatusCode::kOk));
+  for (uint8_t outcome = 0; outcome < kUpgradeOutcomes; ++outcome) {
+    upgrades_.Add({{"outcome", Name(static_cast<UpgradeOutcome>(outcome))}}, 0);
+  }
+  before_upgrade_.Expect({});
   for (const char* kind : {"predicted", "actual"}) stored_.Add({{"kind", kind}}, 0);
   plans_.Add({{"plan", Name(PlanKind::kShed)}, {"reason", Name(PlanReason::kDeadline)}}, 0);
 }
 
 void DecodeMetrics::CountFallback(const std::string& reason) const { fallbacks_.Add({{"reason", reason}}); }
+
+void DecodeMetrics::CountUpgrade(UpgradeOutcome outcome) const {
+  upgrades_.Add({{"outcome", Name(outcome)}});
+}
+
+void DecodeMetrics::ObserveUpgrade(int64_t completion_tokens) const {
+  before_upgrade_.Observe({}, static_cast<double>(completion_tokens));
+}
 
 void DecodeMetrics::CountStored(int64_t predicted, int64_t actual) const {
   stored_.Add({{"kind", "predicted"}}, static_cast<double>(predicted));

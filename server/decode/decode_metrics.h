@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "server/decode/handoff/upgrade_outcome.h"
 #include "server/handoff/handoff_metrics.h"
 #include "server/host/adapter_pool.h"
 #include "server/observe/metrics.h"
@@ -22,6 +23,10 @@ class DecodeMetrics {
   void CountPlan(const std::string& plan, const std::string& reason) const;
   // A handoff that failed goes on with another prefill server.
   void CountReplan(const std::string& reason) const;
+  // Of a handoff whose frames come in two parts, once its answer has begun.
+  void CountUpgrade(UpgradeOutcome outcome) const;
+  // A complete one came after so many tokens of the answer.
+  void ObserveUpgrade(int64_t completion_tokens) const;
   // Prompt tokens that a prefill server said that it had stored, and those that it then found.
   void CountStored(int64_t predicted, int64_t actual) const;
   // The planner's prediction for a plan that was carried out, and the truth: seconds to the first token.
@@ -36,6 +41,8 @@ class DecodeMetrics {
   const CounterFamily fallbacks_;
   const CounterFamily plans_;
   const CounterFamily replans_;
+  const CounterFamily upgrades_;
+  const HistogramFamily before_upgrade_;
   const CounterFamily stored_;
   const HistogramFamily prediction_;
   const HistogramFamily predicted_ttft_;

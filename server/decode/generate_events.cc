@@ -41,6 +41,7 @@ uint64_t BeginningKey(const v1::GenerateRequest& request) {
 PlanRequest ReadPlanRequest(const v1::GenerateRequest& request) {
   PlanRequest wanted{.prompt_tokens = request.prompt_size(), .format = request.format()};
   const v1::SamplingParams& sampling = request.sampling();
+  wanted.choices = std::max<uint32_t>(sampling.choices(), 1);
   wanted.whole = sampling.has_prompt_logprobs();
   if (request.fidelity() == v1::FIDELITY_EXACT) wanted.fidelity = Fidelity::kExact;
   if (request.fidelity() == v1::FIDELITY_HIGH) wanted.fidelity = Fidelity::kHigh;

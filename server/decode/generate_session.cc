@@ -239,6 +239,10 @@ void GenerateSession::OnPromptScores(const PromptScores& scores) {
   if (!delivered.ok()) Stop(delivered);
 }
 
+void GenerateSession::OnUpgraded(const absl::Status& status, int64_t completion_tokens) {
+  handoff_->Upgraded(status, completion_tokens);
+}
+
 absl::Status GenerateSession::DeliverTrace() {
   if (answer_trace_ == nullptr) return absl::OkStatus();
   {

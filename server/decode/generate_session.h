@@ -54,6 +54,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void EndHandoff(TicketState end);
   void OnToken(const TokenEvent& event) override;
   void OnPromptScores(const PromptScores& scores) override;
+  void OnUpgraded(const absl::Status& status, int64_t completion_tokens) override;
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
   // A trace is asked for, and all but the prefill server's account of the handoff is here.
   bool LacksAccount();

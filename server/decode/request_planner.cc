@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "absl/strings/str_cat.h"
 #include "runtime/codec/handoff.h"
 #include "runtime/status_macros.h"
 #include "server/host/shedding.h"
@@ -15,6 +16,25 @@ constexpr char kHere[] = "";  // in place of a target's name: local prefill, or 
 
 bool Contains(const std::vector<std::string>& all, const std::string& one) {
   return std::find(all.begin(), all.end(), one) != all.end();
+}
+
+bool UpgradedLater(const SequenceCodecs& codecs, const std::string& format) {
+  const DecoderFactory* const codec = codecs.Find(format);
+  return codec != nullptr && codec->spec().base_planes > 0;
+}
+
+// Best first. What is upgraded while the answer goes on is for one answer alone: others would keep copies of its last block.
+std::vector<std::string> FormatsFor(const SequenceCodecs& codecs, const PlanRequest& wanted) {
+  std::vector<std::string> names = codecs.Names();
+  if (wanted.choices > 1) std::erase_if(names, [&](const auto& name) { return UpgradedLater(codecs, name); });
+  return names;
+}
+
+absl::Status CheckForced(const SequenceCodecs& codecs, const PlanRequest& wanted) {
+  if (wanted.choices <= 1 || !UpgradedLater(codecs, wanted.format)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("format: found \"", wanted.format, "\", which is refined while one answer goes on, and ",
+                   wanted.choices, " choices; want one choice, or a format whose frames come whole"));
 }
 
 // What a prefill server is asked for: the last token's logits come from a forward pass here, and so does what an activated
@@ -35,7 +55,7 @@ absl::StatusOr<Plan> MakeBasePlan(const DecodeContext& context, const RequestAda
     request.prompt_tokens =
         std::min<int64_t>(wanted.prompt_tokens, adapter.begin + options.recomputed_tail_tokens);
   }
-  return MakePlan(options, codecs.Names(), targets, request, predict, stored_here);
+  return MakePlan(options, FormatsFor(codecs, wanted), targets, request, predict, stored_here);
 }
 
 // As MakePlan, with the adapter's own formats and what calibration measured of them. A format that is forced and that
@@ -43,7 +63,7 @@ absl::StatusOr<Plan> MakeBasePlan(const DecodeContext& context, const RequestAda
 absl::StatusOr<Plan> MakeAdapterPlan(const DecodeContext& context, const SequenceCodecs& codecs,
                                      absl::Span<const PlanTarget> targets, const PlanRequest& wanted,
                                      const Predict& predict, const StoredHere& stored_here) {
-  const std::vector<std::string> names = codecs.Names();
+  const std::vector<std::string> names = FormatsFor(codecs, wanted);
   const auto formats = ServerFormats(*context.model, *context.adapters);
   const bool lacks_forced = !wanted.format.empty() && !Contains(names, wanted.format) &&
                             std::any_of(formats.begin(), formats.end(),
@@ -91,6 +111,7 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
   CostModel& costs = *context_.costs;
   std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
   codecs_.emplace(context_, adapter, targets, wanted.format);
+  ALUDEL_RETURN_IF_ERROR(CheckForced(*codecs_, wanted));
   learned_ = costs.forgotten();
   codecs_->Narrow(&targets);
   whole_ = wanted.whole;
@@ -165,7 +186,8 @@ int64_t RequestPlanner::KeptTokens(const std::string& format, absl::Span<const i
   if (context_.codes == nullptr) return 0;
   const std::optional<absl::string_view> salt = context_.cache_epoch->OwnSalt(cache_salt);
   const DecoderFactory* const codec = codecs_->Find(format);
-  if (!salt || codec == nullptr) return 0;
+  // What comes in two parts is not kept.
+  if (!salt || codec == nullptr || codec->spec().base_planes > 0) return 0;
   const TokenRange range = HandedOver(codec->spec(), prompt_tokens);
   const auto all = static_cast<int64_t>(shipped.size());
   const int64_t wanted =

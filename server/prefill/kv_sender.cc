@@ -29,7 +29,8 @@ KvSender::KvSender(Spec spec, const PrefillMetrics* metrics)
   header_.artifact = ArtifactPrefix(spec.codec->artifact_hash);
 }
 
-KvSender::Lane::Lane(std::shared_ptr<KvSender> sender) : sender_(std::move(sender)) {
+KvSender::Lane::Lane(std::shared_ptr<KvSender> sender, bool alone)
+    : sender_(std::move(sender)), alone_(alone) {
   absl::MutexLock lock(&sender_->mutex_);
   sender_->lanes_.push_back(this);
 }
@@ -72,6 +73,7 @@ bool KvSender::Fits(const Lane& lane, size_t weight, size_t frame) const {
   if (!outcome_.status.ok()) return true;
   const size_t kept = KeptByOthers(lane);
   const size_t used = ring_.held() + kept;
+  if (lane.alone_ && used > 0) return false;
   // The end of the ring may stay empty for a turn, as much of it as any frame so far may not have fitted into.
   if (used > 0 && used + weight + std::max(frame, largest_) > ring_.size()) return false;
   return !credit_ || weight_ + open_ + kept + weight <= *credit_;
@@ -88,7 +90,7 @@ bool KvSender::HasRoom(Lane& lane, size_t weight, size_t frame) {
       lane.kept_ = weight;
       lane.wanted_weight_ = 0;
     } else {
-      if (lane.wanted_weight_ == 0) {
+      if (lane.wanted_weight_ == 0 && !lane.alone_) {
         const bool by_receiver = credit_ && weight_ + open_ + KeptByOthers(lane) + weight > *credit_;
         metrics_->CountStall(by_receiver ? Stall::kReceiver : Stall::kLink);
       }

@@ -35,7 +35,8 @@ class KvSender : public std::enable_shared_from_this<KvSender> {
   // while a frame is sealed and handed to the transport.
   class Lane final : public FrameSink {
    public:
-    explicit Lane(std::shared_ptr<KvSender> sender);
+    // `alone`: it has room only while nothing else of the handoff is on its way.
+    explicit Lane(std::shared_ptr<KvSender> sender, bool alone = false);
     ~Lane() override;
     Lane(const Lane&) = delete;
     Lane& operator=(const Lane&) = delete;
@@ -53,6 +54,7 @@ class KvSender : public std::enable_shared_from_this<KvSender> {
    private:
     friend class KvSender;
     const std::shared_ptr<KvSender> sender_;
+    const bool alone_;
     absl::Span<uint8_t> reserved_;  // the Reserve that awaits its Commit, tag included
     absl::Time encoded_from_;
     // With the sender's mutex:

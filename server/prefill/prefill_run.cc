@@ -17,6 +17,9 @@ namespace {
 
 // How long the sends of a stopped run may take to end by themselves: a hanging peer gets no longer.
 constexpr absl::Duration kSendGrace = absl::Seconds(1);
+// The same where only second parts of frames were left to send. Most runs are stopped there, by the end of an answer, and one of
+// those frames alone is on its way, over a link that is slow: other runs, whose connection it is, too, shall not fail for that.
+constexpr absl::Duration kUpgradeGrace = absl::Seconds(10);
 // Interval of retries for a window in a full arena.
 constexpr absl::Duration kArenaLook = absl::Milliseconds(5);
 // How long a run waits for another that encodes the same: a few times what computing all that waits here would take.
@@ -42,6 +45,7 @@ PrefillRun::~PrefillRun() {
   SetLoad(0);
   // What these hold is the context's: memory of its arena, a place in its flights, codecs on its device.
   producer_.reset();
+  upgrades_.reset();
   sender_.reset();
   extent_ = {};
   spec_.codec.reset();
@@ -150,6 +154,13 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
 void PrefillRun::Produce(const std::shared_ptr<KvSender>& sender) {
   const auto stored = std::make_shared<KvSender::Lane>(sender);
   const auto computed = std::make_shared<KvSender::Lane>(sender);
+  const int base_planes = spec_.codec->spec().base_planes;
+  const auto upgrades =
+      base_planes == 0 ? nullptr : std::make_shared<UpgradeQueue>(base_planes, context_.timer);
+  const auto sink = [&upgrades](const std::shared_ptr<KvSender::Lane>& lane) -> std::shared_ptr<FrameSink> {
+    if (upgrades == nullptr) return lane;
+    return upgrades->FirstParts(lane);
+  };
   const size_t frame = context_.model->StepFrameBound(spec_.codec->spec());
   // What another run stores meanwhile is in that one's load; Compute counts what is left after all.
   const auto on_wait = [weak = weak_from_this()](int64_t tokens) {
@@ -167,13 +178,13 @@ void PrefillRun::Produce(const std::shared_ptr<KvSender>& sender) {
                  .on_wait = on_wait,
                  .stores = !spec_.no_store},
       .store = spec_.no_store ? nullptr : context_.store,
-      .stored = stored,
+      .stored = sink(stored),
       .has_room =
           [windowed = window_.limits, frame, stored](size_t payload_bytes) {
             return !windowed ||
                    stored->HasRoom(FrameRing::Weight(payload_bytes + FrameCipher::kTagBytes), frame);
           },
-      .computed = computed,
+      .computed = sink(computed),
       .begin =
           [this, computed](const FrameProducer::Part& part, FrameSink* sink,
                            std::shared_ptr<SequenceListener> listener) {
@@ -194,6 +205,7 @@ void PrefillRun::Produce(const std::shared_ptr<KvSender>& sender) {
   {
     absl::MutexLock lock(&mutex_);
     producer_ = producer;
+    upgrades_ = upgrades;
     stopped = stopped_;
   }
   if (!stopped.ok()) producer->Stop(stopped);
@@ -210,11 +222,14 @@ absl::Duration PrefillRun::Patience() const {
 // On the transport's, gRPC's or the engine's thread.
 void PrefillRun::OnRoom() {
   std::shared_ptr<FrameProducer> producer;
+  std::shared_ptr<UpgradeQueue> upgrades;
   {
     absl::MutexLock lock(&mutex_);
     producer = producer_;
+    upgrades = upgrades_;
   }
   if (producer != nullptr) producer->OnRoom();
+  if (upgrades != nullptr) upgrades->OnRoom();
 }
 
 void PrefillRun::Grant(uint64_t credit) {
@@ -261,6 +276,7 @@ void PrefillRun::OnProduced(const absl::Status& status, const FrameProducer::Pro
     context_.load->Computed(produced.computed_tokens, produced.times.prefill + produced.times.encode);
   }
   std::shared_ptr<KvSender> sender;
+  std::shared_ptr<UpgradeQueue> upgrades;
   SequenceTimes times = produced.times;
   absl::Time received;
   {
@@ -274,6 +290,7 @@ void PrefillRun::OnProduced(const absl::Status& status, const FrameProducer::Pro
     timeline_.Computed(times);
     received = timeline_.received();
     sender = sender_;
+    upgrades = upgrades_;
   }
   if (status.ok()) {
     v1::RunEvent event;
@@ -292,7 +309,12 @@ void PrefillRun::OnProduced(const absl::Status& status, const FrameProducer::Pro
     }
     stream_->Push(std::move(event));
   }
-  sender->Finish([self = shared_from_this()](const KvSender::Outcome& outcome) { self->OnSent(outcome); });
+  if (!status.ok() || upgrades == nullptr) return Finish(*sender);
+  upgrades->Send(sender, [self = shared_from_this(), sender] { self->Finish(*sender); });
+}
+
+void PrefillRun::Finish(KvSender& sender) {
+  sender.Finish([self = shared_from_this()](const KvSender::Outcome& outcome) { self->OnSent(outcome); });
 }
 
 void PrefillRun::OnSent(const KvSender::Outcome& outcome) {
@@ -306,14 +328,18 @@ void PrefillRun::OnSent(const KvSender::Outcome& outcome) {
 
 void PrefillRun::Stop(const absl::Status& reason) {
   std::shared_ptr<FrameProducer> producer;
+  std::shared_ptr<UpgradeQueue> upgrades;
   {
     absl::MutexLock lock(&mutex_);
     if (ended_ || !stopped_.ok()) return;
     stopped_ = reason;
     producer = producer_;
+    upgrades = upgrades_;
   }
   if (producer != nullptr) producer->Stop(reason);
-  context_.timer->At(MonotonicNow() + kSendGrace, [weak = weak_from_this()] {
+  if (upgrades != nullptr) upgrades->Stop();
+  const bool produced = producer == nullptr && upgrades != nullptr;
+  context_.timer->At(MonotonicNow() + (produced ? kUpgradeGrace : kSendGrace), [weak = weak_from_this()] {
     if (const auto run = weak.lock()) run->CloseConnection();
   });
 }

@@ -26,6 +26,7 @@
 #include "server/prefill/run_spec.h"
 #include "server/prefill/run_timeline.h"
 #include "server/prefill/send_window.h"
+#include "server/prefill/upgrade_queue.h"
 #include "server/process/timer.h"
 #include "server/process/work_clock.h"
 #include "server/rpc/event_stream.h"
@@ -56,7 +57,8 @@ struct PrefillContext {
 
 // One Prefill.Run call, from its request to the end of its stream:
 //   waiting (for a window of send memory) -> connecting -> producing (stored frames leave as there is room, and beside
-//   that the engine has what is not stored, see FrameProducer) -> sending (frames on their way) -> ended
+//   that the engine has what is not stored, see FrameProducer) -> sending (frames on their way, and second parts of frames that
+//   come in two, see UpgradeQueue) -> ended
 // Stop (client gone, deadline) leads from each of them to ended: a computation is cancelled, and sends that
 // do not end by themselves soon after are ended by closing their connection. The stream ends exactly once,
 // after the last send. What it decides is here; what is observed of it, and exported, is the RunTimeline's.
@@ -96,6 +98,8 @@ class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
   void SetLoad(int64_t tokens);
   // Every frame is made, or none will be any more.
   void OnProduced(const absl::Status& status, const FrameProducer::Produced& produced);
+  // No frame is sent any more.
+  void Finish(KvSender& sender);
   void OnSent(const KvSender::Outcome& outcome);
   void CloseConnection();
   void ExportSpan(const absl::Status& status, const KvSender::Outcome& outcome);
@@ -117,7 +121,9 @@ class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
   absl::Mutex mutex_;
   RunTimeline timeline_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<FrameProducer> producer_
-      ABSL_GUARDED_BY(mutex_);                     // null before there is a connection, and after it
+      ABSL_GUARDED_BY(mutex_);  // null before there is a connection, and after it
+  // Of frames in two parts; null before there is a connection.
+  std::shared_ptr<UpgradeQueue> upgrades_ ABSL_GUARDED_BY(mutex_);
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);   // why Stop was called
   absl::Status produced_ ABSL_GUARDED_BY(mutex_);  // how producing ended
   std::shared_ptr<PeerConnection> connection_ ABSL_GUARDED_BY(mutex_);

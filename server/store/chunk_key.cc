@@ -39,10 +39,10 @@ StoreTag Head(const StoreKey& key) {
   return tag;
 }
 
-// Of a cut its format's.
+// Of a cut, and of frames that are sent in two parts, their format's.
 absl::string_view WholeName(const CodecSpec& codec) {
   const absl::string_view name = codec.name;
-  return CutPlanes(codec) == 0 ? name : name.substr(0, name.rfind('@'));
+  return CutPlanes(codec) == 0 && codec.base_planes == 0 ? name : name.substr(0, name.rfind('@'));
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ namespace aludel {
 
 // What a stored chunk is found by: SHA-256 of the chunk before it and of its own token ids. The first chunk of a prompt
 // follows a root, which names the tenant's salt, the producer and the encoder. Equal keys mean equal prompts up to the
-// chunk's end, in one format, of one tenant. A format and its cuts ("NAME@N") count as one: how many planes a stored
-// chunk has is said beside its key, since more of them serve for fewer.
+// chunk's end, in one format, of one tenant. A format, its cuts ("NAME@N") and what is sent of it in two parts ("NAME@N+")
+// count as one: how many planes a stored chunk has is said beside its key, since more of them serve for fewer.
 using ChunkKey = StoreKey;
 
 // As many planes as an embedded code may have (FORMAT.md).

@@ -7,15 +7,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "kernels/open_device.h"
-#include "runtime/codec/aludel/embedded_coder.h"
-#include "runtime/codec/aludel/plane_upgrades.h"
 #include "runtime/codec/aludel/reconstruct.h"
 #include "runtime/codec/codec.h"
 #include "runtime/codec/handoff.h"
@@ -52,7 +49,7 @@ ScdDecoderWeights ScdWeights(const ModelConfig& config) {
 }
 
 std::unique_ptr<DecoderFactory> Aludel(std::string name, LatentPacking packing, int recomputed_layers,
-                                       const Transformer& model, int planes = 0) {
+                                       const Transformer& model, int planes = 0, int base_planes = 0) {
   const ModelConfig& config = model.config();
   AludelShape shape;
   shape.recomputed_layers = recomputed_layers;
@@ -66,7 +63,7 @@ std::unique_ptr<DecoderFactory> Aludel(std::string name, LatentPacking packing, 
   group.grid = {0.1f, {1, 2, 4, 8, 12, 16}, {0.1f, 0.3f, 0.7f, 0.9f, 0.99f, 0.999f}, kPlanes};
   group.linear = Small(outputs, side + 6);
   group.bias.resize(outputs);
-  return MakeAludelDecoders(std::move(name), "", shape, {group}, model).value();
+  return MakeAludelDecoders(std::move(name), "", shape, {group}, model, base_planes).value();
 }
 
 struct Fixture {
@@ -76,8 +73,6 @@ struct Fixture {
   BlockTable table;
   std::vector<int32_t> prompt;
   std::vector<std::unique_ptr<DecoderFactory>> codecs;
-  const DecoderFactory* base = nullptr;   // of the codecs, the first plane of embedded codes
-  const DecoderFactory* whole = nullptr;  // all of them
 
   Fixture() {
     auto loaded = Transformer::Load(device.get(), kModel, {.compute = DType::kF32, .max_rows = 16});
@@ -99,34 +94,12 @@ struct Fixture {
     codecs.push_back(Aludel("deflate-p0", LatentPacking::kDeflate, 0, *model));
     codecs.push_back(Aludel("rans", LatentPacking::kRans, -1, *model));
     codecs.push_back(Aludel("embedded", LatentPacking::kEmbedded, -1, *model));
-    whole = codecs.back().get();
     codecs.push_back(Aludel("embedded@1", LatentPacking::kEmbedded, -1, *model, /*planes=*/1));
-    base = codecs.back().get();
+    codecs.push_back(Aludel("embedded@1+", LatentPacking::kEmbedded, -1, *model, /*planes=*/0,
+                            /*base_planes=*/1));
     // Last: a build, or a machine, without libavcodec does without.
     if (LoadHevcDecoder().ok()) codecs.push_back(Aludel("video", LatentPacking::kVideo, -1, *model));
   }
-};
-
-// A handoff whose frames come in two parts: what decodes of an upgrade must be a whole frame.
-class Upgrades {
- public:
-  Upgrades(const DecoderFactory& whole, const KvTarget& target)
-      : decoder_(whole.NewDecoder().value()), target_(target) {
-    if (!BeginHandoff(*decoder_, target).ok()) std::abort();
-  }
-  void Add(FrameCoverage coverage, absl::Span<const uint8_t> payload) {
-    if (coverage.plane == 0) return upgrades_.AddBase(coverage, payload).IgnoreError();
-    const absl::StatusOr<std::vector<uint8_t>> joined = upgrades_.Join(coverage, payload);
-    if (!joined.ok()) return;
-    if (CountPlanes(*joined).value_or(0) != kPlanes) std::abort();
-    coverage.plane = 0;
-    decoder_->Apply(coverage, *joined, target_).IgnoreError();
-  }
-
- private:
-  const std::unique_ptr<KvDecoder> decoder_;
-  const KvTarget target_;
-  PlaneUpgrades upgrades_{/*base_planes=*/1, kPlanes};
 };
 
 const Fixture& TheFixture() {
@@ -174,8 +147,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
                         codec.spec().recomputed_head_tokens};
   const auto decoder = codec.NewDecoder();
   if (!decoder.ok() || !BeginHandoff(**decoder, target).ok()) std::abort();
-  std::optional<Upgrades> upgrades;
-  if (&codec == fixture.base) upgrades.emplace(*fixture.whole, target);
   for (int frames = 0; rest.size() >= 7 && frames < 16; ++frames) {
     const FrameCoverage coverage{rest[0], rest[1], static_cast<uint16_t>(rest[2] >> 4), rest[3], rest[4]};
     const bool fits = (rest[2] & 1) != 0;
@@ -185,7 +156,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     if (fits) payload.resize(codec.spec().max_frame_bytes(coverage.tokens), rest[6]);
     rest.remove_prefix(7 + length);
     (*decoder)->Apply(coverage, payload, target).IgnoreError();
-    if (upgrades.has_value()) upgrades->Add(coverage, payload);
   }
   return 0;
 }

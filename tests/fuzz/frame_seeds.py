@@ -11,7 +11,7 @@ from typing import Dict, List, Sequence, Tuple
 BITS = [1, 2, 4, 8, 12, 16]
 DECAYS = [0.1, 0.3, 0.7, 0.9, 0.99, 0.999]
 PLANES = 4
-LOSSLESS, FIXED, DEFLATE, RANS, EMBEDDED, EMBEDDED_CUT, VIDEO = 1, 8, 9, 11, 12, 13, 14
+LOSSLESS, FIXED, DEFLATE, RANS, EMBEDDED, EMBEDDED_CUT, EMBEDDED_PARTS, VIDEO = 1, 8, 9, 11, 12, 13, 14, 15
 # libx265's slices of a flat picture, and of the symbols of video_codes.
 FLAT_SLICE = bytes.fromhex("ac16c0c922b646969295cd7ea0eeecf6db83000003000003000003000003000003000003001990")
 SLICE = bytes.fromhex(
@@ -261,7 +261,7 @@ def frame_seeds(layers: int) -> List[Tuple[str, bytes]]:
              ("video-plain", video_plain(flat, BITS)), ("video-flat", b"\x01" + low_bits(flat, BITS) + FLAT_SLICE)]
     out += [(name, bytes([VIDEO]) + frame(0, layers, 2, payload, VIDEO_TOKENS)) for name, payload in video]
     upgraded = frame(0, layers, 2, base) + frame(0, layers, 2, embedded[len(base):], plane=1)
-    out.append(("embedded-upgraded", bytes([EMBEDDED_CUT]) + upgraded))
+    out.append(("embedded-upgraded", bytes([EMBEDDED_PARTS]) + upgraded))
     stored = b"\x00" + bytes(bits >> 7 & 0xFF for bits in numbers) + bytes(b >> 8 & 0x80 | b & 0x7F for b in numbers)
     out.append(("lossless", bytes([LOSSLESS]) + frame(0, 1, 0, split + split) + frame(1, 1, 0, split + stored)))
     return out

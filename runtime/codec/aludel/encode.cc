@@ -153,11 +153,9 @@ class AludelEncoderFactory : public EncoderFactory {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeAludelEncoders(std::string format,
-                                                                   std::string artifact_hash,
-                                                                   AludelShape shape,
-                                                                   const AludelEncoderWeights& weights,
-                                                                   const Transformer& model) {
+absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeAludelEncoders(
+    std::string format, std::string artifact_hash, AludelShape shape, const AludelEncoderWeights& weights,
+    const Transformer& model, int base_planes) {
   ALUDEL_CHECK(weights.size() == shape.groups.size());
   const ModelConfig& config = model.config();
   const int64_t kv_dim = config.kv_dim();
@@ -189,8 +187,8 @@ absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeAludelEncoders(std::string f
     ALUDEL_RETURN_IF_ERROR(VideoCoder::CheckEncoder(grids, model.options().max_rows));
   }
   return std::make_unique<AludelEncoderFactory>(
-      AludelSpec(std::move(format), std::move(artifact_hash), shape, grids, config.layers), std::move(shape),
-      std::move(groups), std::move(projector), model);
+      AludelSpec(std::move(format), std::move(artifact_hash), shape, grids, config.layers, base_planes),
+      std::move(shape), std::move(groups), std::move(projector), model);
 }
 
 }  // namespace aludel

@@ -8,6 +8,7 @@
 #include "kernels/check.h"
 #include "kernels/stream_marks.h"
 #include "runtime/codec/aludel/latent_packing.h"
+#include "runtime/codec/aludel/plane_upgrades.h"
 #include "runtime/codec/aludel/spec.h"
 #include "runtime/codec/coverage.h"
 #include "runtime/codec/scd/projector.h"
@@ -94,8 +95,11 @@ absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model, Latent
 class AludelDecoder : public KvDecoder {
  public:
   AludelDecoder(const Transformer& model, const AludelShape& shape, const std::vector<DecoderGroup>& groups,
-                DecoderMemory* work)
-      : model_(model), shape_(shape), groups_(groups), work_(*work) {}
+                int base_planes, DecoderMemory* work)
+      : model_(model), shape_(shape), groups_(groups), work_(*work) {
+    if (base_planes == 0) return;
+    for (const DecoderGroup& group : groups) upgrades_.emplace_back(base_planes, group.grid.planes);
+  }
 
   absl::Status Begin(const KvTarget& target) override {
     ALUDEL_CHECK(target.model == &model_);
@@ -123,6 +127,16 @@ class AludelDecoder : public KvDecoder {
   absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
                      const KvTarget& target) override {
     ALUDEL_ASSIGN_OR_RETURN(const DecoderGroup* group, GroupOf(coverage, target));
+    std::vector<uint8_t> joined;
+    if (!upgrades_.empty()) {
+      PlaneUpgrades& upgrades = upgrades_[static_cast<size_t>(group - groups_.data())];
+      if (coverage.plane == 0) {
+        ALUDEL_RETURN_IF_ERROR(upgrades.AddBase(coverage, payload));
+      } else {
+        ALUDEL_ASSIGN_OR_RETURN(joined, upgrades.Join(coverage, payload));
+        payload = joined;
+      }
+    }
     std::vector<uint8_t>& opened =
         work_.planes->Next(HasHostPlanes() ? MostPlaneBytes(*group, shape_.packing, coverage.tokens) : 0);
     const absl::StatusOr<OpenedPlanes> planes =
@@ -155,6 +169,7 @@ class AludelDecoder : public KvDecoder {
   absl::StatusOr<const DecoderGroup*> GroupOf(const FrameCoverage& coverage, const KvTarget& target) const {
     FrameCoverage one_layer = coverage;
     one_layer.layers = 1;
+    if (!upgrades_.empty()) one_layer.plane = 0;  // PlaneUpgrades asks for its own
     ALUDEL_RETURN_IF_ERROR(CheckLayerFrame(one_layer, model_.config().layers, target));
     for (const DecoderGroup& group : groups_) {
       if (group.shape.first_layer == coverage.first_layer && group.shape.layers == coverage.layers) {
@@ -212,6 +227,7 @@ class AludelDecoder : public KvDecoder {
   const AludelShape& shape_;
   const std::vector<DecoderGroup>& groups_;
   DecoderMemory& work_;
+  std::vector<PlaneUpgrades> upgrades_;  // [groups]; none where frames come in one part
   Buffer
       inputs_;  // with side information u of all tokens up to the last that is handed over, rows of stride()
 };
@@ -235,7 +251,7 @@ class AludelDecoderFactory : public DecoderFactory {
         model_(model) {}
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
-    return std::make_unique<AludelDecoder>(model_, shape_, groups_, work_.get());
+    return std::make_unique<AludelDecoder>(model_, shape_, groups_, spec_.base_planes, work_.get());
   }
 
  private:
@@ -247,11 +263,9 @@ class AludelDecoderFactory : public DecoderFactory {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeAludelDecoders(std::string format,
-                                                                   std::string artifact_hash,
-                                                                   AludelShape shape,
-                                                                   const AludelDecoderWeights& weights,
-                                                                   const Transformer& model) {
+absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeAludelDecoders(
+    std::string format, std::string artifact_hash, AludelShape shape, const AludelDecoderWeights& weights,
+    const Transformer& model, int base_planes) {
   ALUDEL_CHECK(weights.size() == shape.groups.size());
   std::vector<DecoderGroup> groups(weights.size());
   for (size_t g = 0; g < weights.size(); ++g) {
@@ -259,8 +273,10 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeAludelDecoders(std::string f
     DecoderGroup& group = groups[g];
     group.shape = shape.groups[g];
     group.grid = from.grid;
-    group.coder =
-        MakeLatentCoder(group.grid, shape.packing, shape.planes == 0 ? group.grid.planes : shape.planes);
+    ALUDEL_CHECK(base_planes == 0 || base_planes < group.grid.planes);
+    // Of frames in two parts the base is read, too, and what is neither is refused before.
+    const int planes = base_planes > 0 ? 0 : shape.planes == 0 ? group.grid.planes : shape.planes;
+    group.coder = MakeLatentCoder(group.grid, shape.packing, planes);
     group.inputs = PaddedColumns(group.shape.rank) + (shape.has_side() ? model.config().hidden : 0);
     group.outputs = static_cast<int64_t>(from.bias.size());
     group.width = from.hidden.rows;
@@ -280,9 +296,9 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeAludelDecoders(std::string f
   std::vector<LatentGrid> grids;
   for (const DecoderGroup& group : groups) grids.push_back(group.grid);
   if (shape.packing == LatentPacking::kVideo) ALUDEL_RETURN_IF_ERROR(VideoCoder::CheckDecoder(grids));
-  return std::make_unique<AludelDecoderFactory>(
-      AludelSpec(std::move(format), std::move(artifact_hash), shape, grids, model.config().layers),
-      std::move(shape), std::move(groups), std::move(work), model);
+  return std::make_unique<AludelDecoderFactory>(AludelSpec(std::move(format), std::move(artifact_hash), shape,
+                                                           grids, model.config().layers, base_planes),
+                                                std::move(shape), std::move(groups), std::move(work), model);
 }
 
 }  // namespace aludel

@@ -9,14 +9,15 @@
 namespace aludel {
 
 CodecSpec AludelSpec(std::string format, std::string artifact_hash, const AludelShape& shape,
-                     const std::vector<LatentGrid>& grids, int layers) {
+                     const std::vector<LatentGrid>& grids, int layers, int base_planes) {
   CodecSpec spec{.name = std::move(format),
                  .artifact_hash = std::move(artifact_hash),
                  .kind = FrameKind::kAludel,
                  .shipped_layers = std::vector<bool>(layers, false),
                  .recomputed_layers = std::max(0, shape.recomputed_layers),
                  .recomputed_head_tokens = shape.head_tokens,
-                 .recomputed_tail_tokens = shape.tail_tokens};
+                 .recomputed_tail_tokens = shape.tail_tokens,
+                 .base_planes = base_planes};
   for (const AludelGroup& group : shape.groups) {
     std::fill_n(spec.shipped_layers.begin() + group.first_layer, group.layers, true);
   }

@@ -6,10 +6,12 @@
 
 namespace aludel {
 
-// What settings name: a format of an artifact, or as "NAME@N" the first N planes of one whose codes are embedded.
+// What settings name: a format of an artifact, as "NAME@N" the first N planes of one whose codes are embedded, or as "NAME@N+"
+// all planes of it, the first N of all frames before the others.
 struct NamedFormat {
   const ArtifactFormat* format = nullptr;  // in the manifest
-  int planes = 0;                          // 0: all
+  int planes = 0;                          // of the cut, 0: all
+  int base_planes = 0;                     // that come first, 0: frames come whole
 };
 
 // A format that is called `name` goes before a cut of that name. Whether the format has so many planes is for its grids

@@ -57,7 +57,7 @@ void Handoff::Begin(SequenceId sequence, size_t target, FrameExtent extent) {
   sequence_ = sequence;
   until_ = std::min(spec_.deadline, now + context_.options->handoff_timeout);
   account_.Begin(now);
-  if (context_.codes != nullptr && !spec_.no_store) {
+  if (context_.codes != nullptr && !spec_.no_store && spec_.codec->base_planes == 0) {
     collector_ = context_.codes->Collect(spec_.codec, spec_.tenant);
   }
   if (context_.codes != nullptr && spec_.workflow) context_.codes->Expect(*spec_.workflow, spec_.tenant);
@@ -81,7 +81,11 @@ std::shared_ptr<HandoffAttempt> Handoff::Running(int attempt) const {
 
 void Handoff::CheckMove() {
   const absl::Time now = MonotonicNow();
-  const std::shared_ptr<HandoffAttempt> first = Running(1);
+  std::shared_ptr<HandoffAttempt> first;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!over_ && attempt_ != nullptr && attempt_->number() == 1) first = attempt_;
+  }
   if (first == nullptr || first->AllHere()) return;
   const absl::Time begin = account_.report().begin;
   const absl::Time move_at = spec_.move.MoveAt(begin, first->last_frame(), spec_.patience);
@@ -263,7 +267,12 @@ void Handoff::Fail(int attempt, const absl::Status& reason) {
   {
     absl::MutexLock lock(&mutex_);
     if (attempt_ == nullptr || attempt_->number() != attempt) return;
-    failed = std::exchange(attempt_, nullptr);
+    if (!upgrading_) failed = std::exchange(attempt_, nullptr);
+  }
+  if (failed == nullptr) {
+    spdlog::info("request={} goes on over the first planes of its cache: {}", spec_.request_id,
+                 reason.ToString());
+    return EndUpgrade(absl::IsDeadlineExceeded(reason) ? UpgradeOutcome::kLate : UpgradeOutcome::kFailed);
   }
   if (BlamedWhereItFails(reason)) BlameTarget(failed->target(), reason);
   Close(*failed, TicketState::kAbandoned);
@@ -275,11 +284,13 @@ void Handoff::GoOn(const absl::Status& reason) {
   {
     absl::MutexLock lock(&mutex_);
     if (over_) return;
-    over_ = true;
+    over_ = given_up_ = true;
   }
   if (collector_ != nullptr)
     collector_->Close();  // others need the room, and this lives as long as the answer
   context_.model->engine().FallBack(sequence_, reason);
+  // In case that the cache was complete already, with first parts.
+  context_.model->engine().EndUpgrade(sequence_);
 }
 
 bool Handoff::TryElsewhere(const absl::Status& reason) {
@@ -330,12 +341,19 @@ void Handoff::Rejected(const absl::Status& reason) {
 void Handoff::End(TicketState end) {
   std::shared_ptr<HandoffAttempt> last;
   std::shared_ptr<CodeReplay> replay;
+  const bool begins_upgrade = end == TicketState::kCompleted && spec_.codec->base_planes > 0;
+  bool was_over = false, given_up = false;
   {
     absl::MutexLock lock(&mutex_);
-    if (std::exchange(over_, true)) return;
-    last = std::exchange(attempt_, nullptr);
-    replay = std::exchange(replay_, nullptr);
+    was_over = std::exchange(over_, true);
+    given_up = given_up_;
+    if (!was_over && !begins_upgrade) {
+      last = std::exchange(attempt_, nullptr);
+      replay = std::exchange(replay_, nullptr);
+    }
   }
+  if (begins_upgrade && (!was_over || given_up)) return BeginUpgrade();
+  if (was_over) return EndUpgrade(UpgradeOutcome::kEnded);
   if (replay != nullptr) {
     replay->Stop();
     account_.Closed(/*usage=*/{}, MonotonicNow());
@@ -355,6 +373,52 @@ void Handoff::End(TicketState end) {
     if (keeps) self->collector_->Keep(spec.prompt);
     if (remembers) self->context_.codes->Remember(*spec.workflow, *spec.codec, spec.tenant, spec.prompt);
   });
+}
+
+void Handoff::BeginUpgrade() {
+  std::shared_ptr<HandoffAttempt> attempt;
+  std::optional<UpgradeOutcome> outcome;
+  {
+    absl::MutexLock lock(&mutex_);
+    upgrading_ = true;
+    attempt = attempt_;
+    outcome = early_upgrade_;
+  }
+  if (attempt == nullptr) {
+    outcome = UpgradeOutcome::kFailed;  // between the last of the first parts and the first token
+  } else {
+    account_.Closed(attempt->BaseReceived(), MonotonicNow());
+    context_.prefill_pool->ReportRunSuccess(attempt->target());
+  }
+  if (outcome) EndUpgrade(*outcome);
+}
+
+void Handoff::EndUpgrade(UpgradeOutcome outcome) {
+  std::shared_ptr<HandoffAttempt> last;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!std::exchange(upgrading_, false)) return;
+    last = std::exchange(attempt_, nullptr);
+  }
+  context_.metrics->CountUpgrade(outcome);
+  const bool complete = outcome == UpgradeOutcome::kComplete;
+  if (last != nullptr) last->Close(complete ? TicketState::kCompleted : TicketState::kAbandoned);
+  if (!complete) context_.model->engine().EndUpgrade(sequence_);
+}
+
+void Handoff::Upgraded(const absl::Status& status, int64_t completion_tokens) {
+  const UpgradeOutcome outcome = status.ok() ? UpgradeOutcome::kComplete : UpgradeOutcome::kFailed;
+  if (status.ok()) {
+    context_.metrics->ObserveUpgrade(completion_tokens);
+  } else {
+    spdlog::warn("request={} goes on over the first planes of its cache: {}", spec_.request_id,
+                 status.ToString());
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!upgrading_) early_upgrade_ = outcome;
+  }
+  EndUpgrade(outcome);
 }
 
 void Handoff::Close(HandoffAttempt& attempt, TicketState end) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "server/decode/handoff/handoff_trace.h"
 #include "server/decode/handoff/ticket_owner.h"
 #include "server/decode/handoff/ticket_state.h"
+#include "server/decode/handoff/upgrade_outcome.h"
 #include "server/handoff/frame_arena.h"
 
 namespace aludel {
@@ -34,6 +36,10 @@ namespace aludel {
 //
 //   new --Begin--> replay, or attempt 1 --failed--> attempt 2 ... --failed, or time is up--> given up (engine falls back)
 //        '---------------------- End, from anywhere: completed or abandoned ---------------------'
+//
+// Where frames come in two parts (CodecSpec::base_planes), its last attempt goes on when the cache is complete, and brings the
+// second ones until all have come, its time is up, it fails or the owner ends it again. Nothing is done about a failure then,
+// but that it is counted: the cache is complete.
 //
 // Thread-safe; calls into the engine, the receiver and gRPC are made without the lock.
 class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff> {
@@ -48,8 +54,11 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
   void Begin(SequenceId sequence, size_t target, FrameExtent extent);
   // The engine has given up what came, for this: the server that sent it is blamed where it was damaged. Before End.
   void Rejected(const absl::Status& reason);
-  // Closes the ticket as `end` and ends the run, if there are any. Idempotent.
+  // Closes the ticket as `end` and ends the run, if there are any. Idempotent. kCompleted: the cache is complete; where second
+  // parts are to come the ticket stays open for them until the next call.
   void End(TicketState end);
+  // The engine has all second parts of the frames, after so many tokens of the answer, or has refused one of them.
+  void Upgraded(const absl::Status& status, int64_t completion_tokens);
   Report report() const { return account_.report(); }
   const std::vector<int32_t>& prompt() const { return spec_.prompt; }
   const std::string& cache_salt() const { return spec_.cache_salt; }
@@ -87,6 +96,10 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
   void Fail(int attempt, const absl::Status& reason);
   bool TryElsewhere(const absl::Status& reason);
   void Close(HandoffAttempt& attempt, TicketState end);
+  // The cache is complete with the first parts.
+  void BeginUpgrade();
+  // Closes the attempt and counts the outcome; nothing where no second parts are to come any more.
+  void EndUpgrade(UpgradeOutcome outcome);
   void BlameTarget(size_t target, const absl::Status& status);
 
   const DecodeContext& context_;
@@ -100,8 +113,11 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
 
   mutable absl::Mutex mutex_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<HandoffAttempt> attempt_ ABSL_GUARDED_BY(mutex_);  // that runs
-  std::shared_ptr<CodeReplay> replay_ ABSL_GUARDED_BY(mutex_);       // before the first one
+  bool given_up_ ABSL_GUARDED_BY(mutex_) = false;   // and therefore over
+  bool upgrading_ ABSL_GUARDED_BY(mutex_) = false;  // it is over, and its attempt goes on
+  std::optional<UpgradeOutcome> early_upgrade_ ABSL_GUARDED_BY(mutex_);  // known before it was over
+  std::shared_ptr<HandoffAttempt> attempt_ ABSL_GUARDED_BY(mutex_);      // that runs
+  std::shared_ptr<CodeReplay> replay_ ABSL_GUARDED_BY(mutex_);           // before the first one
   std::vector<size_t> tried_ ABSL_GUARDED_BY(mutex_);  // bounded by the number of prefill servers
 };
 

@@ -47,6 +47,7 @@ void HandoffAttempt::Start(const std::shared_ptr<TicketOwner>& owner, FrameExten
     if (closed_) return;
     owner_ = owner;
     link_use_ = context_.prefill_pool->BeginRun(target_, tokens, expected_bytes);
+    asked_tokens_ = tokens;
     grants_ = std::make_shared<CreditGrants>(
         &stub, ticket_, until_,
         [owner, ticket = ticket_](const absl::Status& lost) { owner->OnTicketLost(ticket, lost); });
@@ -91,9 +92,11 @@ std::optional<TicketUsage> HandoffAttempt::Close(TicketState end) {
   std::shared_ptr<CreditGrants> grants;
   Timer::Id deadline_timer = 0, frames_timer = 0;
   SiteLinks::Use link_use;
+  int64_t asked_tokens = 0;
   {
     absl::MutexLock lock(&mutex_);
     if (std::exchange(closed_, true)) return std::nullopt;
+    asked_tokens = asked_tokens_;
     run = std::move(run_);
     grants = std::move(grants_);
     link_use = std::move(link_use_);
@@ -114,10 +117,20 @@ std::optional<TicketUsage> HandoffAttempt::Close(TicketState end) {
   }
   const TicketUsage usage = context_.receiver->Close(ticket_, end);
   // Of one that is given up more may be on its way than has come.
-  const auto came = static_cast<double>(usage.bytes);
+  const auto came = static_cast<double>(usage.bytes + usage.upgrade_bytes);
   const double bytes = end == TicketState::kCompleted ? came : std::max(came, link_use.expected_bytes);
-  context_.prefill_pool->EndRun(target_, static_cast<int64_t>(spec_.prompt.size()), link_use, bytes);
+  context_.prefill_pool->EndRun(target_, asked_tokens, link_use, bytes);
   return usage;
+}
+
+TicketUsage HandoffAttempt::BaseReceived() {
+  int64_t computed = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!closed_) computed = std::exchange(asked_tokens_, 0);
+  }
+  context_.prefill_pool->Computed(target_, computed);
+  return context_.receiver->UsageOf(ticket_).value_or(TicketUsage{});
 }
 
 void HandoffAttempt::FrameReceived(absl::Time now) {

@@ -46,6 +46,8 @@ class HandoffAttempt : public std::enable_shared_from_this<HandoffAttempt> {
   // it was closed before.
   std::optional<TicketUsage> Close(TicketState end);
 
+  // Of frames in two parts the first ones are all here. What has come so far.
+  TicketUsage BaseReceived();
   void FrameReceived(absl::Time now);
   void RaiseCredit(uint64_t credit);
   // The prefill server has sent all frames, so many of them.
@@ -71,6 +73,7 @@ class HandoffAttempt : public std::enable_shared_from_this<HandoffAttempt> {
   mutable absl::Mutex mutex_;
   std::weak_ptr<TicketOwner> owner_ ABSL_GUARDED_BY(mutex_);
   SiteLinks::Use link_use_ ABSL_GUARDED_BY(mutex_);
+  int64_t asked_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // of the pool's account: not known to be computed
   std::shared_ptr<RunCall> run_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<CreditGrants> grants_ ABSL_GUARDED_BY(mutex_);
   Timer::Id deadline_timer_ ABSL_GUARDED_BY(mutex_) = 0;

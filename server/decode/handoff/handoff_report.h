@@ -11,10 +11,11 @@ namespace aludel {
 // What one ticket has received.
 struct TicketUsage {
   uint64_t frames = 0;
-  uint64_t bytes = 0;        // headers included
+  uint64_t bytes = 0;        // headers included, and without second parts of frames (CodecSpec::base_planes)
   uint64_t first_bytes = 0;  // of the first frame received
   absl::Time first_received;
-  absl::Time last_received;
+  absl::Time last_received;    // as bytes
+  uint64_t upgrade_bytes = 0;  // of those second parts
 };
 
 // What one handoff has come to so far.

@@ -58,11 +58,17 @@ void KvReceiver::TellLost(const Ticket& ticket, const absl::Status& reason) {
   if (const auto owner = ticket.spec.owner.lock()) owner->OnTicketLost(ticket.spec.id, reason);
 }
 
-std::optional<uint64_t> KvReceiver::Received(const TicketId& id) const {
+std::optional<KvReceiver::Usage> KvReceiver::UsageOf(const TicketId& id) const {
   absl::MutexLock lock(&mutex_);
   const auto found = tickets_.find(id);
   if (found == tickets_.end()) return std::nullopt;
-  return found->second->usage.frames;
+  return found->second->usage;
+}
+
+std::optional<uint64_t> KvReceiver::Received(const TicketId& id) const {
+  const std::optional<Usage> usage = UsageOf(id);
+  if (!usage) return std::nullopt;
+  return usage->frames;
 }
 
 KvReceiver::Usage KvReceiver::Close(const TicketId& id, TicketState end) {
@@ -184,6 +190,21 @@ absl::Status KvReceiver::Decrypt(const FrameCipher& cipher, Incoming& frame) {
   return absl::OkStatus();
 }
 
+void KvReceiver::CountReceived(const Incoming& frame, Usage* usage) const {
+  const uint64_t bytes = frame.header_bytes.size() + frame.payload.size();
+  ++usage->frames;
+  if (frame.header.coverage.plane > 0) {
+    usage->upgrade_bytes += bytes;
+    return;
+  }
+  usage->last_received = clock_();
+  if (usage->bytes == 0) {
+    usage->first_received = usage->last_received;
+    usage->first_bytes = bytes;
+  }
+  usage->bytes += bytes;
+}
+
 void KvReceiver::OnPayload(MessageId id, absl::Status status) {
   Incoming* frame = nullptr;
   bool closed = false;
@@ -203,13 +224,7 @@ void KvReceiver::OnPayload(MessageId id, absl::Status status) {
     Ticket& ticket = *frame->ticket;
     closed = ticket.state != TicketState::kOpen;
     if (!closed && status.ok()) {
-      const uint64_t bytes = frame->header_bytes.size() + frame->payload.size();
-      ticket.usage.last_received = clock_();
-      if (ticket.usage.frames++ == 0) {
-        ticket.usage.first_received = ticket.usage.last_received;
-        ticket.usage.first_bytes = bytes;
-      }
-      ticket.usage.bytes += bytes;
+      CountReceived(*frame, &ticket.usage);
     } else if (!closed) {
       CloseLocked(ticket, lost);
     }

@@ -63,7 +63,9 @@ class KvReceiver : public MessageHandler {
   void Open(TicketSpec spec);
   // `end` is kCompleted or kAbandoned. Later frames of it are late. Unknown tickets give zeros.
   Usage Close(const TicketId& id, TicketState end);
-  // Frames received so far; nothing for a ticket that is not open.
+  // What was received so far; nothing for a ticket that is not open.
+  std::optional<Usage> UsageOf(const TicketId& id) const;
+  // Its frames.
   std::optional<uint64_t> Received(const TicketId& id) const;
   // Loses every ticket whose deadline has passed.
   void Reap();
@@ -100,6 +102,7 @@ class KvReceiver : public MessageHandler {
     std::vector<uint8_t> header_bytes;
     absl::Span<uint8_t> payload;
   };
+  void CountReceived(const Incoming& frame, Usage* usage) const;
   // Passes a received or lost frame to its owner; without the lock.
   void Deliver(Incoming& frame, bool closed, FrameDrop drop, const absl::Status& status);
   // Decrypts a frame; DataLoss if the ticket's key did not seal it.

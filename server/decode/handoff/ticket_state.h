@@ -8,7 +8,8 @@ namespace aludel {
 enum class TicketState : uint8_t {
   kOpen,
   kCompleted,  // every frame was received and applied
-  kAbandoned,  // no longer wanted: the run failed, the client left, or the prompt was prefilled here
+  kAbandoned,  // no longer wanted: the run failed, the client left, the prompt was prefilled here, or an answer that had begun
+               // over first parts of frames did without the second ones
   kExpired,    // its deadline passed
   kRefused,    // a frame of it was not what the ticket allows
   kFailed      // a transfer of it broke off

@@ -21,6 +21,7 @@ struct PlanRequest {
   int64_t prompt_tokens = 0;
   std::optional<Fidelity> fidelity;  // unset: the server's default
   std::string format;                // "": the server's choice
+  uint32_t choices = 1;              // answers over one cache
   bool whole = false;                // computed here from its first token: nothing that is cached is taken
   bool takes_stored = true;          // codes of earlier handoffs, of whatever age
   std::vector<std::string> targets;  // preferred prefill servers, best first; empty: the configured order

@@ -414,6 +414,11 @@ double PrefillPool::Desired(absl::Time now) {
                     absl::ToDoubleSeconds(now - absl::UnixEpoch()));
 }
 
+void PrefillPool::Computed(size_t index, int64_t tokens) {
+  absl::MutexLock lock(&mutex_);
+  targets_[index]->asked_tokens -= tokens;
+}
+
 void PrefillPool::EndRun(size_t index, int64_t tokens, const SiteLinks::Use& use, double bytes) {
   absl::MutexLock lock(&mutex_);
   targets_[index]->asked_tokens -= tokens;

@@ -84,6 +84,8 @@ class PrefillPool {
   // A handoff of so many tokens, and of about so many bytes, has been asked for there: work that its last report may not
   // have, and a part of the link to its site.
   SiteLinks::Use BeginRun(size_t target, int64_t tokens, double expected_bytes);
+  // So many tokens of what was asked for are computed: what still runs of it only sends.
+  void Computed(size_t target, int64_t tokens);
   // It has ended: so many bytes came.
   void EndRun(size_t target, int64_t tokens, const SiteLinks::Use& use, double bytes);
   // Of the limit of each site that has one: what was used lately.

@@ -163,6 +163,12 @@ TEST_F(RepackJobTest, EmbeddedFramesHoldTheSameLatentsAndTakeCuts) {
     return OpenDecoders(name, out_, consumer_.model()).status().ToString();
   };
   EXPECT_THAT(complaint("aludel-p2@4"), HasSubstr("format \"aludel-p2\" has 3 planes, not 4"));
+  EXPECT_THAT(complaint("aludel-p2@3+"),
+              HasSubstr("format \"aludel-p2\" has 3 planes: none comes after the first 3"));
+  EXPECT_THAT(complaint("aludel-p2@4+"), HasSubstr("format \"aludel-p2\" has 3 planes, not 4"));
+  EXPECT_THAT(complaint("aludel-p0@1+"), HasSubstr("has no planes to be cut at"));
+  EXPECT_EQ(OpenDecoders("aludel-p2@1+", out_, consumer_.model()).value()->spec().base_planes, 1);
+  EXPECT_EQ(OpenEncoders("aludel-p2@2+", out_, producer_.model()).value()->spec().base_planes, 2);
   EXPECT_THAT(complaint("aludel-p2@"), HasSubstr("does not end with a number of planes"));
   EXPECT_THAT(complaint("aludel-p2@0"), HasSubstr("does not end with a number of planes"));
   EXPECT_THAT(complaint("aludel-p0@1"), HasSubstr("has no planes to be cut at"));

@@ -17,6 +17,9 @@ TEST(GenerateEvents, ReadWhatTheRequestWantsOfThePlan) {
   const PlanRequest plain = ReadPlanRequest(request);
   EXPECT_EQ(plain.prompt_tokens, 5);
   EXPECT_EQ(plain.format, "int8");
+  EXPECT_EQ(plain.choices, 1) << "unset is one";
+  request.mutable_sampling()->set_choices(3);
+  EXPECT_EQ(ReadPlanRequest(request).choices, 3);
   EXPECT_THAT(plain.targets, ElementsAre("b:1", "a:1"));
   const std::pair<v1::Fidelity, Fidelity> kFidelities[] = {{v1::FIDELITY_EXACT, Fidelity::kExact},
                                                            {v1::FIDELITY_HIGH, Fidelity::kHigh},

@@ -90,6 +90,12 @@ TEST(UtilityStore, AFormatAndItsCutsAreOneFamily) {
   EXPECT_EQ(CutPlanes(Format(3)), 3);
   EXPECT_EQ(EncoderTag(Format()), EncoderTag(Format(3)));
   EXPECT_EQ(RootKey("base", Format(), "salt"), RootKey("base", Format(3), "salt"));
+  CodecSpec two_parts = Format();
+  two_parts.name = "code@2+";
+  two_parts.base_planes = 2;
+  EXPECT_EQ(CutPlanes(two_parts), 0) << "whole frames are stored, and split when they are sent";
+  EXPECT_EQ(RootKey("base", two_parts, "salt"), RootKey("base", Format(), "salt"));
+  EXPECT_EQ(EncoderTag(two_parts), EncoderTag(Format()));
   CodecSpec scd = Format(3);
   scd.kind = FrameKind::kScd;
   EXPECT_EQ(CutPlanes(scd), 0) << "only embedded codes have planes";

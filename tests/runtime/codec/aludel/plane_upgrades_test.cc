@@ -206,10 +206,10 @@ class UpgradedPages : public ::testing::TestWithParam<int> {
     for (int i = 0; i < kTokens; ++i) prompt_.push_back(3 + 5 * i % 70);
   }
 
-  std::unique_ptr<DecoderFactory> Decoders(int planes) {
+  std::unique_ptr<DecoderFactory> Decoders(int planes, int base_planes = 0) {
     AludelShape shape = shape_;
     shape.planes = planes;
-    return MakeAludelDecoders("keep", "", shape, decoder_, side_.model()).value();
+    return MakeAludelDecoders("keep", "", shape, decoder_, side_.model(), base_planes).value();
   }
   std::vector<StoredFrame> Encode() {
     const auto encoders = MakeAludelEncoders("keep", "", shape_, encoder_, side_.model()).value();
@@ -279,6 +279,68 @@ TEST_P(UpgradedPages, BecomeThoseOfWholeFramesFrameByFrame) {
   }
   EXPECT_EQ(upgrades.waiting(), 0);
   EXPECT_TRUE(pages == want);
+}
+
+// As a server decodes them: one decoder takes both parts, first ones before second ones or mixed.
+TEST_P(UpgradedPages, BecomeThoseOfWholeFramesByOneDecoderOfBothParts) {
+  Random source;
+  const std::vector<StoredFrame> frames = Encode();
+  const auto both = Decoders(0, kBasePlanes);
+  EXPECT_EQ(both->spec().base_planes, kBasePlanes);
+  ASSERT_TRUE(ApplyFrames(frames, *Decoders(0), Target()).ok());
+  const Pages want(side_, kTokens - 1);
+  const auto base = Decoders(kBasePlanes);
+  const auto coarse = base->NewDecoder().value();
+  ASSERT_TRUE(BeginHandoff(*coarse, Target()).ok());
+  for (const StoredFrame& frame : frames) {
+    const PlaneSplit split = SplitPlanes(frame.payload, kBasePlanes).value();
+    ASSERT_TRUE(coarse->Apply(DecodeFrameHeader(frame.header)->coverage, split.base, Target()).ok());
+  }
+  const Pages want_first(side_, kTokens - 1);
+  ASSERT_FALSE(want_first == want);
+
+  for (const bool mixed : {false, true}) {
+    struct Part {
+      FrameCoverage coverage;
+      std::vector<uint8_t> payload;
+    };
+    std::vector<Part> first, second;
+    for (const StoredFrame& frame : frames) {
+      const PlaneSplit split = SplitPlanes(frame.payload, kBasePlanes).value();
+      FrameCoverage coverage = DecodeFrameHeader(frame.header)->coverage;
+      first.push_back({coverage, {split.base.begin(), split.base.end()}});
+      coverage.plane = kBasePlanes;
+      second.push_back({coverage, {split.upgrade.begin(), split.upgrade.end()}});
+    }
+    const auto decoder = both->NewDecoder().value();
+    ASSERT_TRUE(BeginHandoff(*decoder, Target()).ok());
+    const auto apply = [&](const Part& part) {
+      const absl::Status applied = decoder->Apply(part.coverage, part.payload, Target());
+      EXPECT_TRUE(applied.ok()) << applied;
+    };
+    const absl::Status orphan = decoder->Apply(second[0].coverage, second[0].payload, Target());
+    EXPECT_THAT(orphan.ToString(), HasSubstr("no base frame is of these"));
+    const absl::Status whole = decoder->Apply(first[0].coverage, frames[0].payload, Target());
+    EXPECT_THAT(whole.ToString(), HasSubstr("holds planes [0, 4), want [0, 2)"));
+    std::shuffle(second.begin(), second.end(), source.engine);
+    for (const Part& part : first) {
+      apply(part);
+      if (mixed) {
+        const auto its = std::find_if(second.begin(), second.end(), [&](const Part& other) {
+          return other.coverage.first_layer == part.coverage.first_layer &&
+                 other.coverage.token_begin == part.coverage.token_begin;
+        });
+        apply(*its);
+      }
+    }
+    if (!mixed) {
+      EXPECT_TRUE(Pages(side_, kTokens - 1) == want_first);
+      for (const Part& part : second) apply(part);
+    }
+    EXPECT_TRUE(Pages(side_, kTokens - 1) == want);
+    EXPECT_EQ(decoder->Apply(second[0].coverage, second[0].payload, Target()).code(),
+              absl::StatusCode::kAlreadyExists);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(RecomputedLayers, UpgradedPages, ::testing::Values(-1, 0));

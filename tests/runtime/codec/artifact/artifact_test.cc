@@ -72,6 +72,14 @@ TEST_F(Artifact, AFormatOfThatNameGoesBeforeACut) {
   EXPECT_EQ(find("aludel-p2")->planes, 0);
   EXPECT_EQ(find("aludel-p2@3")->format->name, "aludel-p2");
   EXPECT_EQ(find("aludel-p2@3")->planes, 3);
+  EXPECT_EQ(find("aludel-p2@3")->base_planes, 0);
+  EXPECT_EQ(find("aludel-p2@3+")->format->name, "aludel-p2");
+  EXPECT_EQ(find("aludel-p2@3+")->planes, 0);
+  EXPECT_EQ(find("aludel-p2@3+")->base_planes, 3);
+  for (const char* name :
+       {"aludel-p2@+", "aludel-p2@0+", "aludel-p2@3++", "aludel-p2@3+3", "aludel-p2@-1+"}) {
+    EXPECT_THAT(Message(find(name).status()), HasSubstr("does not end with a number of planes")) << name;
+  }
   EXPECT_THAT(Message(find("aludel-p2@fit").status()), HasSubstr("does not end with a number of planes"));
   EXPECT_THAT(Message(find("p9@3").status()), HasSubstr("has no format \"p9\", only: aludel-p2"));
   // As an older build may have named them.

@@ -156,6 +156,26 @@ TEST_F(Receiver, HandsAWholeFrameToItsOwner) {
   EXPECT_EQ(usage.bytes, kFrameHeaderBytes + 32);
 }
 
+TEST_F(Receiver, CountsSecondPartsOfFramesApart) {
+  Send(Frame(0));
+  now_ += absl::Seconds(1);
+  Send(Frame(1));
+  now_ += absl::Seconds(1);
+  FrameHeader second = Frame(2);
+  second.coverage.plane = 1;
+  Send(second);
+  ASSERT_EQ(owner_->received.size(), 3);
+  const std::optional<KvReceiver::Usage> usage = receiver_.UsageOf(kTicket);
+  ASSERT_TRUE(usage.has_value());
+  EXPECT_EQ(usage->frames, 3);
+  EXPECT_EQ(receiver_.Received(kTicket), 3);
+  EXPECT_EQ(usage->bytes, 2 * (kFrameHeaderBytes + 32));
+  EXPECT_EQ(usage->upgrade_bytes, kFrameHeaderBytes + 32);
+  EXPECT_EQ(usage->last_received - usage->first_received, absl::Seconds(1))
+      << "of what the first token waits for";
+  EXPECT_EQ(receiver_.UsageOf({9}), std::nullopt);
+}
+
 TEST_F(Receiver, DropsFramesOfUnknownTicketsAndOtherLives) {
   FrameHeader foreign = Frame();
   foreign.ticket = {9};

@@ -142,6 +142,15 @@ TEST_F(PrefillPoolTest, HandoffsThatAreAskedForCallForServers) {
   EXPECT_NEAR(pool_.Desired(begin + absl::Minutes(1)), 5 * (1 - std::exp(-1)), 0.01);
 }
 
+TEST_F(PrefillPoolTest, WhatIsComputedWaitsNowhere) {
+  AwaitReady(pool_, {true});
+  const SiteLinks::Use use = pool_.BeginRun(0, 500'000, 0);
+  EXPECT_GE(pool_.Snapshot()[0].waiting_tokens, 500'000);
+  pool_.Computed(0, 500'000);
+  EXPECT_LT(pool_.Snapshot()[0].waiting_tokens, 500'000) << "though its run still sends";
+  pool_.EndRun(0, 0, use, 0);
+}
+
 TEST_F(PrefillPoolTest, ServersComeAndGo) {
   AwaitReady(pool_, {true});
   EXPECT_THAT(pool_.SetTargets({ServerName(a_.target()), ServerName(b_.target())}), ::testing::IsEmpty());
