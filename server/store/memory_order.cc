@@ -118,6 +118,7 @@ void MemoryOrder::AddCuts(const std::vector<Cut>& cuts) {
 }
 
 void MemoryOrder::Used(Node* node, uint8_t wanted, double now) {
+  if (node->uses.empty()) node->uses = gone_.Find(ChunkKeyHash()(node->key));
   node->uses.Add(now, kHalfLife);
   families_[node->encoder].asked[wanted].Add(now, kHalfLife);
   if (node->heap != nullptr) node->heap->Used(*node, now);
@@ -140,6 +141,11 @@ void MemoryOrder::Add(Node* node, double now) {
 }
 
 void MemoryOrder::Remove(Node* node, double now) {
+  if (!node->uses.empty()) gone_.Put(ChunkKeyHash()(node->key), node->uses);
+  TakeOut(node, now);
+}
+
+void MemoryOrder::TakeOut(Node* node, double now) {
   if (node->heap != nullptr) {
     node->heap->Remove(node, now);
   } else {
@@ -149,7 +155,7 @@ void MemoryOrder::Remove(Node* node, double now) {
 
 void MemoryOrder::Moved(Node* node, double now) {
   if (node->heap == nullptr && !passed_over_.contains({node->passed_over_until, node})) return;
-  Remove(node, now);
+  TakeOut(node, now);
   Add(node, now);
 }
 
@@ -222,7 +228,7 @@ MemoryOrder::Move MemoryOrder::Next(double now) {
 }
 
 void MemoryOrder::PassOver(Node* node, double until, double now) {
-  Remove(node, now);
+  TakeOut(node, now);
   node->passed_over_until = until;
   passed_over_.insert({until, node});
 }
@@ -246,6 +252,7 @@ double MemoryOrder::End(double slack, double now) {
 void MemoryOrder::Clear() {
   passed_over_.clear();
   classes_.clear();
+  gone_.Clear();
 }
 
 }  // namespace aludel

@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "server/store/placement/placement.h"
+#include "server/store/placement/use_history.h"
 #include "server/store/store_index.h"
 #include "transport/monotonic_clock.h"
 
@@ -52,14 +53,15 @@ class UtilityHeap {
 // dropped. It is the move that costs the fewest expected seconds a byte (NextDemotion): the chunk's decayed count of
 // uses, times what its bytes save. Chunks of one format, in one number of planes here and on disk, save alike a byte, and
 // are a class with a heap of its own, so that measured rates and what is asked for may change at any time. Within a
-// class, of a prompt's chunks that are used equally often the last goes first. A chunk of fewer planes serves only those
+// class, of a prompt's chunks that are used equally often the last goes first. A chunk that is used again after it had gone
+// counts its uses before that, too (UseHistory, 1 MiB). A chunk of fewer planes serves only those
 // who ask for them: its worth is their share of the requests for the format. Times are seconds of one clock. Not
 // thread-safe.
 class MemoryOrder {
  public:
   using Node = StoreIndex::Node;
 
-  static constexpr double kHalfLife = 600;  // seconds
+  static constexpr double kHalfLife = 300;  // seconds
 
   // A format's cut that requests may ask for.
   struct Cut {
@@ -104,6 +106,8 @@ class MemoryOrder {
 
  private:
   static constexpr int kForms = kMaxPlanes + 1;  // by planes; 0: whole
+  // Chunks that have gone whose uses are known: with 50 a second that go, those of some 20 minutes.
+  static constexpr size_t kRemembered = 1 << 16;
 
   struct Family {
     std::array<DecayedCount, kForms> asked;
@@ -129,6 +133,8 @@ class MemoryOrder {
   using Name = std::tuple<StoreTag, uint8_t, int>;
   static constexpr int kNotOnDisk = -1;
 
+  // Out of its heap, or of those passed over.
+  void TakeOut(Node* node, double now);
   void ComeBack(double now);
   void Measure(const Node& node);
   void Plan(Class* of, double now) const;
@@ -138,6 +144,7 @@ class MemoryOrder {
   Costs costs_;
   std::set<std::pair<double, Node*>> passed_over_;  // in no heap, by when that ends
   double last_price_ = 0;                           // seconds a byte, of the last move of the row
+  UseHistory gone_{kRemembered};
 };
 
 }  // namespace aludel

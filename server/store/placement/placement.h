@@ -66,11 +66,15 @@ class DecayedCount {
   void Add(double now_seconds, double half_life_seconds);
   // Events that still count now.
   double At(double now_seconds, double half_life_seconds) const;
+  // There was none.
+  bool empty() const { return log2_weight_ == kNone; }
   // The logarithm of the weight at the epoch, by which counts compare at any time.
   double Log2AtEpoch() const { return log2_weight_; }
 
  private:
-  double log2_weight_ = -1e300;
+  static constexpr double kNone = -1e300;
+
+  double log2_weight_ = kNone;
 };
 
 }  // namespace aludel

@@ -27,6 +27,8 @@ class MemoryOrderTest : public testing::Test {
  protected:
   StoreIndex::Node* Chunk(uint32_t token_begin, uint8_t planes = 0) {
     StoreIndex::Node& node = nodes_.emplace_back();
+    node.key[0] = static_cast<uint8_t>(nodes_.size());
+    node.key[1] = static_cast<uint8_t>(nodes_.size() >> 8);
     node.encoder = kFormat;
     node.token_begin = token_begin;
     node.tokens = kTokens;
@@ -58,6 +60,30 @@ TEST_F(MemoryOrderTest, WhatIsUsedLeastGoesFirstAndOldUsesFade) {
   // Three uses count less than one after two half-lives.
   order.Used(once, 0, 2 * MemoryOrder::kHalfLife);
   EXPECT_EQ(NextOf(order, 2 * MemoryOrder::kHalfLife), often);
+}
+
+TEST_F(MemoryOrderTest, WhatComesBackCountsItsUsesBeforeItWent) {
+  MemoryOrder order({});
+  StoreIndex::Node* const gone = Chunk(0);
+  for (int i = 0; i < 2; ++i) order.Used(gone, 0, 0);
+  order.Add(gone, 0);
+  order.Remove(gone, 1);
+  StoreIndex::Node* const twice = Chunk(0);
+  for (int i = 0; i < 2; ++i) order.Used(twice, 0, 1);
+  order.Add(twice, 1);
+  StoreIndex::Node* const back = Chunk(0);  // another node of the same chunk
+  back->key = gone->key;
+  order.Used(back, 0, 1);
+  order.Add(back, 1);
+  EXPECT_EQ(NextOf(order, 1), twice);
+  // What is cleared is forgotten.
+  order.Clear();
+  back->uses = {};
+  back->heap = twice->heap = nullptr;
+  order.Used(back, 0, 1);
+  order.Add(back, 1);
+  order.Add(twice, 1);
+  EXPECT_EQ(NextOf(order, 1), back);
 }
 
 TEST_F(MemoryOrderTest, OfChunksUsedAlikeTheLastOfThePromptGoesFirst) {
