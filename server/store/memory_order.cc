@@ -182,7 +182,9 @@ void MemoryOrder::Plan(Class* of, double now) const {
   double on_disk_share = 0, from_disk = 0;
   if (of->on_disk != kNotOnDisk) {
     on_disk_share = family.Share(of->on_disk, now);
-    from_disk = std::max(0.0, SecondsSaved(costs_.prefill_seconds, family.PerToken(of->on_disk),
+    // As if all were written just now.
+    from_disk = UsedWithin(costs_.disk_seconds, kHalfLife) *
+                std::max(0.0, SecondsSaved(costs_.prefill_seconds, family.PerToken(of->on_disk),
                                            costs_.disk_bytes_per_second, 0, 0, 0));
   }
   // The disk serves those for whom it has more planes.

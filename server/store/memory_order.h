@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -51,12 +52,12 @@ class UtilityHeap {
 
 // Which chunk of the memory tier is demoted next, and how: cut to the planes of a format that is offered (NAME@N), or
 // dropped. It is the move that costs the fewest expected seconds a byte (NextDemotion): the chunk's decayed count of
-// uses, times what its bytes save. Chunks of one format, in one number of planes here and on disk, save alike a byte, and
-// are a class with a heap of its own, so that measured rates and what is asked for may change at any time. Within a
-// class, of a prompt's chunks that are used equally often the last goes first. A chunk that is used again after it had gone
-// counts its uses before that, too (UseHistory, 1 MiB). A chunk of fewer planes serves only those
-// who ask for them: its worth is their share of the requests for the format. Times are seconds of one clock. Not
-// thread-safe.
+// uses, times what its bytes save; of what the disk has too, that is reading it, and all where it goes from there before it
+// is used. A chunk that comes back counts its uses before it had gone, too (UseHistory, 1 MiB). Chunks of one format, in one
+// number of planes here and on disk, save alike a byte, and are a class with a heap of its own, so that measured rates and
+// what is asked for may change at any time. Within a class, of a prompt's chunks that are used equally often the last goes
+// first. A chunk of fewer planes serves only those who ask for them: its worth is their share of the requests for the
+// format. Times are seconds of one clock. Not thread-safe.
 class MemoryOrder {
  public:
   using Node = StoreIndex::Node;
@@ -69,8 +70,9 @@ class MemoryOrder {
     uint8_t planes = 0;  // 0: none
   };
   struct Costs {
-    double prefill_seconds = 1e-4;       // of a token
-    double disk_bytes_per_second = 1e9;  // that are read
+    double prefill_seconds = 1e-4;                                  // of a token
+    double disk_bytes_per_second = 1e9;                             // that are read
+    double disk_seconds = std::numeric_limits<double>::infinity();  // that the disk keeps what it takes
   };
   struct Move {
     Node* node = nullptr;

@@ -46,6 +46,9 @@ struct KeptForm {
 double SecondsSaved(double prefill_seconds, double bytes, double bytes_per_second, double decode_seconds,
                     double kl, double kl_seconds);
 
+// The share of expected uses that come within so many seconds, where in each half-life half of those come that are left.
+double UsedWithin(double seconds, double half_life_seconds);
+
 // The next move of an entry on a device that is too full.
 struct Demotion {
   static constexpr int kAway = -1;  // from the device

@@ -116,6 +116,9 @@ TEST_F(MemoryOrderTest, WhatTheDiskHasTooGoesBeforeWhatItLacks) {
   EXPECT_EQ(NextOf(order, 1), often);
   // Reading four bytes a token takes half as long as computing it, and five uses lose more than one does.
   EXPECT_EQ(NextOf(order, 1, {.prefill_seconds = 1e-4, .disk_bytes_per_second = 8e4}), once);
+  // Nor is it worth much to be on a disk that drops it before it is used again.
+  EXPECT_EQ(NextOf(order, 1, {.disk_seconds = 4 * MemoryOrder::kHalfLife}), often);
+  EXPECT_EQ(NextOf(order, 1, {.disk_seconds = MemoryOrder::kHalfLife / 4}), once);
 }
 
 TEST_F(MemoryOrderTest, CutsForThoseWhoAskForFewerPlanesAndDropsForTheRest) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <random>
 #include <vector>
@@ -192,6 +193,13 @@ TEST(DecayedCount, HalvesInEachHalfLifeAndNeverOverflows) {
   EXPECT_NEAR(count.At(120, 60), 0.75, 1e-12);
   for (int i = 0; i < 1000; ++i) count.Add(1e9, 60);
   EXPECT_NEAR(count.At(1e9, 60), 1000, 1e-3);
+}
+
+TEST(UsedWithin, IsHalfOfThemInAHalfLifeAndAllOfThemInTheEnd) {
+  EXPECT_EQ(UsedWithin(0, 300), 0);
+  EXPECT_NEAR(UsedWithin(300, 300), 0.5, 1e-12);
+  EXPECT_NEAR(UsedWithin(900, 300), 0.875, 1e-12);
+  EXPECT_EQ(UsedWithin(std::numeric_limits<double>::infinity(), 300), 1);
 }
 
 DecayedCount Uses(int count, double now) {
