@@ -9,8 +9,10 @@ namespace aludel {
 // arithmetic, which a server and a simulator run alike. Not thread-safe.
 class MemoryMarks {
  public:
-  static constexpr double kHigh = 0.9;  // of the limit
-  static constexpr double kLow = 0.85;
+  // Of the limit. What is above them is not used for chunks that stay: it is for what comes while codes are cut without the
+  // lock, and for the newest chunks where all others were used more.
+  static constexpr double kHigh = 0.99;
+  static constexpr double kLow = 0.98;
   // Of codes that are cut under the lock in one row, where memory would be over its limit until later.
   static constexpr size_t kCutsInRow = 1 << 20;
 

@@ -118,6 +118,7 @@ void MemoryOrder::AddCuts(const std::vector<Cut>& cuts) {
 }
 
 void MemoryOrder::Used(Node* node, uint8_t wanted, double now) {
+  if (node->uses.empty()) node->uses = gone_.Find(ChunkKeyHash()(node->key));
   node->uses.Add(now, kHalfLife);
   families_[node->encoder].asked[wanted].Add(now, kHalfLife);
   if (node->heap != nullptr) node->heap->Used(*node, now);
@@ -140,6 +141,11 @@ void MemoryOrder::Add(Node* node, double now) {
 }
 
 void MemoryOrder::Remove(Node* node, double now) {
+  if (!node->uses.empty()) gone_.Put(ChunkKeyHash()(node->key), node->uses);
+  TakeOut(node, now);
+}
+
+void MemoryOrder::TakeOut(Node* node, double now) {
   if (node->heap != nullptr) {
     node->heap->Remove(node, now);
   } else {
@@ -149,7 +155,7 @@ void MemoryOrder::Remove(Node* node, double now) {
 
 void MemoryOrder::Moved(Node* node, double now) {
   if (node->heap == nullptr && !passed_over_.contains({node->passed_over_until, node})) return;
-  Remove(node, now);
+  TakeOut(node, now);
   Add(node, now);
 }
 
@@ -176,7 +182,9 @@ void MemoryOrder::Plan(Class* of, double now) const {
   double on_disk_share = 0, from_disk = 0;
   if (of->on_disk != kNotOnDisk) {
     on_disk_share = family.Share(of->on_disk, now);
-    from_disk = std::max(0.0, SecondsSaved(costs_.prefill_seconds, family.PerToken(of->on_disk),
+    // As if all were written just now.
+    from_disk = UsedWithin(costs_.disk_seconds, kHalfLife) *
+                std::max(0.0, SecondsSaved(costs_.prefill_seconds, family.PerToken(of->on_disk),
                                            costs_.disk_bytes_per_second, 0, 0, 0));
   }
   // The disk serves those for whom it has more planes.
@@ -222,7 +230,7 @@ MemoryOrder::Move MemoryOrder::Next(double now) {
 }
 
 void MemoryOrder::PassOver(Node* node, double until, double now) {
-  Remove(node, now);
+  TakeOut(node, now);
   node->passed_over_until = until;
   passed_over_.insert({until, node});
 }
@@ -246,6 +254,7 @@ double MemoryOrder::End(double slack, double now) {
 void MemoryOrder::Clear() {
   passed_over_.clear();
   classes_.clear();
+  gone_.Clear();
 }
 
 }  // namespace aludel

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -11,6 +12,7 @@
 
 #include "absl/time/time.h"
 #include "server/store/placement/placement.h"
+#include "server/store/placement/use_history.h"
 #include "server/store/store_index.h"
 #include "transport/monotonic_clock.h"
 
@@ -50,16 +52,17 @@ class UtilityHeap {
 
 // Which chunk of the memory tier is demoted next, and how: cut to the planes of a format that is offered (NAME@N), or
 // dropped. It is the move that costs the fewest expected seconds a byte (NextDemotion): the chunk's decayed count of
-// uses, times what its bytes save. Chunks of one format, in one number of planes here and on disk, save alike a byte, and
-// are a class with a heap of its own, so that measured rates and what is asked for may change at any time. Within a
-// class, of a prompt's chunks that are used equally often the last goes first. A chunk of fewer planes serves only those
-// who ask for them: its worth is their share of the requests for the format. Times are seconds of one clock. Not
-// thread-safe.
+// uses, times what its bytes save; of what the disk has too, that is reading it, and all where it goes from there before it
+// is used. A chunk that comes back counts its uses before it had gone, too (UseHistory, 1 MiB). Chunks of one format, in one
+// number of planes here and on disk, save alike a byte, and are a class with a heap of its own, so that measured rates and
+// what is asked for may change at any time. Within a class, of a prompt's chunks that are used equally often the last goes
+// first. A chunk of fewer planes serves only those who ask for them: its worth is their share of the requests for the
+// format. Times are seconds of one clock. Not thread-safe.
 class MemoryOrder {
  public:
   using Node = StoreIndex::Node;
 
-  static constexpr double kHalfLife = 600;  // seconds
+  static constexpr double kHalfLife = 300;  // seconds
 
   // A format's cut that requests may ask for.
   struct Cut {
@@ -67,8 +70,9 @@ class MemoryOrder {
     uint8_t planes = 0;  // 0: none
   };
   struct Costs {
-    double prefill_seconds = 1e-4;       // of a token
-    double disk_bytes_per_second = 1e9;  // that are read
+    double prefill_seconds = 1e-4;                                  // of a token
+    double disk_bytes_per_second = 1e9;                             // that are read
+    double disk_seconds = std::numeric_limits<double>::infinity();  // that the disk keeps what it takes
   };
   struct Move {
     Node* node = nullptr;
@@ -104,6 +108,8 @@ class MemoryOrder {
 
  private:
   static constexpr int kForms = kMaxPlanes + 1;  // by planes; 0: whole
+  // Chunks that have gone whose uses are known: with 50 a second that go, those of some 20 minutes.
+  static constexpr size_t kRemembered = 1 << 16;
 
   struct Family {
     std::array<DecayedCount, kForms> asked;
@@ -129,6 +135,8 @@ class MemoryOrder {
   using Name = std::tuple<StoreTag, uint8_t, int>;
   static constexpr int kNotOnDisk = -1;
 
+  // Out of its heap, or of those passed over.
+  void TakeOut(Node* node, double now);
   void ComeBack(double now);
   void Measure(const Node& node);
   void Plan(Class* of, double now) const;
@@ -138,6 +146,7 @@ class MemoryOrder {
   Costs costs_;
   std::set<std::pair<double, Node*>> passed_over_;  // in no heap, by when that ends
   double last_price_ = 0;                           // seconds a byte, of the last move of the row
+  UseHistory gone_{kRemembered};
 };
 
 }  // namespace aludel

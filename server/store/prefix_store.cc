@@ -328,7 +328,8 @@ void PrefixStore::DemoteByUtility(Demoted* demoted) {
   const double rate = options_.prefill_tokens_per_second();
   utility_.Begin({.prefill_seconds = 1 / (rate > 0 ? rate : kUsualPrefillRate),
                   .disk_bytes_per_second =
-                      stats_.load_seconds > 0 ? loaded_bytes_ / stats_.load_seconds : kUsualDiskRate},
+                      stats_.load_seconds > 0 ? loaded_bytes_ / stats_.load_seconds : kUsualDiskRate,
+                  .disk_seconds = absl::ToDoubleSeconds(disk_keeps_)},
                  now);
   size_t cut_here = 0;
   for (int moves = 0; marks_.GoesOn(MemoryUse(), moves); ++moves) {

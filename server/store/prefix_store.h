@@ -379,6 +379,8 @@ class PrefixStore {
   size_t cutting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // that cuts under way will free
   double loaded_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // from disk
   double fetched_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // from the remote
+  // How long the disk had what went last.
+  absl::Duration disk_keeps_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteDuration();
   absl::flat_hash_map<uint64_t, std::vector<ChunkKey>> segments_ ABSL_GUARDED_BY(mutex_);  // what each holds
   int late_reads_ ABSL_GUARDED_BY(mutex_) = 0;                                             // in a row
   absl::Time no_reads_before_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -230,6 +230,7 @@ void PrefixStore::Retire(std::shared_ptr<SegmentFile> segment) {
   }
   {
     absl::MutexLock lock(&mutex_);
+    if (segment->created() != absl::InfinitePast()) disk_keeps_ = MonotonicNow() - segment->created();
     const std::vector<ChunkKey> held = std::exchange(segments_[segment->number()], {});
     segments_.erase(segment->number());
     for (const ChunkKey& key : held) {

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/status_macros.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
@@ -33,6 +34,7 @@ absl::StatusOr<std::unique_ptr<SegmentFile>> SegmentFile::Create(
   if (file < 0) return Failed(path, "open", errno);
   std::unique_ptr<SegmentFile> segment(new SegmentFile(path, file, std::move(total)));
   segment->number_ = head.number;
+  segment->created_ = MonotonicNow();
   const auto encoded = EncodeSegmentHead(head);
   std::vector<uint8_t> block(kStoreBlock);
   std::copy(encoded.begin(), encoded.end(), block.begin());

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "runtime/codec/store/segment_scan.h"
 #include "runtime/codec/store/store_record.h"
@@ -33,6 +34,8 @@ class SegmentFile {
   uint64_t number() const { return number_; }
   uint64_t bytes() const { return bytes_; }
   int file() const { return file_; }
+  // MonotonicNow() when it was made; InfinitePast where it was there before.
+  absl::Time created() const { return created_; }
   // Where the next record goes.
   RecordPlace next() const { return {number_, static_cast<uint32_t>(bytes_ / kStoreBlock)}; }
 
@@ -54,6 +57,7 @@ class SegmentFile {
   const int file_;
   const std::shared_ptr<std::atomic<uint64_t>> total_;
   uint64_t number_ = 0;
+  absl::Time created_ = absl::InfinitePast();
   uint64_t bytes_ = 0;
   bool torn_ = false;
 };

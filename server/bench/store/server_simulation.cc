@@ -190,7 +190,8 @@ void ServerSimulation::Evict() {
 void ServerSimulation::DemoteByUtility() {
   if (!marks_.Begin(MemoryUse())) return;
   utility_.Begin({.prefill_seconds = 1 / options_.prefill_tokens_per_second,
-                  .disk_bytes_per_second = options_.devices.back().bytes_per_second},
+                  .disk_bytes_per_second = options_.devices.back().bytes_per_second,
+                  .disk_seconds = disk_keeps_},
                  now_);
   size_t cut_here = 0;
   std::vector<std::pair<Node*, uint8_t>> cuts;
@@ -236,6 +237,7 @@ bool ServerSimulation::MakeRoom(uint64_t record_bytes) {
 }
 
 void ServerSimulation::Retire(const SimDisk::Segment& segment) {
+  disk_keeps_ = now_ - segment.created;
   const std::vector<ChunkKey> survivors = Survivors(segment);
   for (const ChunkKey& key : survivors) {
     Node* const node = index_.Find(key);
@@ -271,7 +273,7 @@ std::vector<ChunkKey> ServerSimulation::Survivors(const SimDisk::Segment& segmen
 
 void ServerSimulation::SetOnDisk(Node* node, uint8_t planes) {
   // In place of its block, its segment.
-  node->disk.block = disk_->Append(node->key, RecordBytes(*node, planes));
+  node->disk.block = disk_->Append(node->key, RecordBytes(*node, planes), now_);
   node->disk.planes = planes;
   utility_.Moved(node, now_);
   node->wanted = false;

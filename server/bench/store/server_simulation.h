@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -83,6 +84,7 @@ class ServerSimulation {
   size_t memory_bytes_ = 0;
   size_t cutting_bytes_ = 0;  // that the cuts of a row will free
   std::optional<SimDisk> disk_;
+  double disk_keeps_ = std::numeric_limits<double>::infinity();  // seconds, of what went last
   double now_ = 0;
   ChunkHasher hasher_;
   StoreSimResult result_;

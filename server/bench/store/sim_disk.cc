@@ -20,7 +20,7 @@ SimDisk::Segment SimDisk::DropOldest() {
   return oldest;
 }
 
-uint32_t SimDisk::Append(const ChunkKey& key, uint64_t record_bytes) {
+uint32_t SimDisk::Append(const ChunkKey& key, uint64_t record_bytes, double now) {
   if (open_ && segments_.back().bytes > kStoreBlock &&
       segments_.back().bytes + record_bytes + FooterBytes(footer_) > limits_.segment_bytes()) {
     Grow(FooterBytes(footer_));
@@ -28,7 +28,7 @@ uint32_t SimDisk::Append(const ChunkKey& key, uint64_t record_bytes) {
     footer_ = 0;
   }
   if (!open_) {
-    segments_.push_back({.number = next_number_++});
+    segments_.push_back({.number = next_number_++, .created = now});
     open_ = true;
     Grow(kStoreBlock);  // its head
   }

@@ -16,6 +16,7 @@ class SimDisk {
  public:
   struct Segment {
     uint32_t number = 0;  // from 1
+    double created = 0;   // seconds
     uint64_t bytes = 0;
     std::vector<ChunkKey> keys;  // of its records, in order
   };
@@ -31,7 +32,7 @@ class SimDisk {
   }
   Segment DropOldest();
   // Where HasRoom. Returns the segment's number.
-  uint32_t Append(const ChunkKey& key, uint64_t record_bytes);
+  uint32_t Append(const ChunkKey& key, uint64_t record_bytes, double now);
 
   uint64_t bytes() const { return bytes_; }
   uint64_t written_bytes() const { return written_; }

@@ -139,6 +139,10 @@ double SecondsSaved(double prefill_seconds, double bytes, double bytes_per_secon
   return prefill_seconds - bytes / bytes_per_second - decode_seconds - kl_seconds * kl;
 }
 
+double UsedWithin(double seconds, double half_life_seconds) {
+  return 1 - std::exp2(-seconds / half_life_seconds);
+}
+
 Demotion NextDemotion(absl::Span<const KeptForm> forms, int from, double rest) {
   const KeptForm& now = forms[from];
   Demotion next{Demotion::kAway, (now.seconds - rest) / std::max(now.bytes, 1e-9)};

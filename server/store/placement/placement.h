@@ -46,6 +46,9 @@ struct KeptForm {
 double SecondsSaved(double prefill_seconds, double bytes, double bytes_per_second, double decode_seconds,
                     double kl, double kl_seconds);
 
+// The share of expected uses that come within so many seconds, where in each half-life half of those come that are left.
+double UsedWithin(double seconds, double half_life_seconds);
+
 // The next move of an entry on a device that is too full.
 struct Demotion {
   static constexpr int kAway = -1;  // from the device
@@ -66,11 +69,15 @@ class DecayedCount {
   void Add(double now_seconds, double half_life_seconds);
   // Events that still count now.
   double At(double now_seconds, double half_life_seconds) const;
+  // There was none.
+  bool empty() const { return log2_weight_ == kNone; }
   // The logarithm of the weight at the epoch, by which counts compare at any time.
   double Log2AtEpoch() const { return log2_weight_; }
 
  private:
-  double log2_weight_ = -1e300;
+  static constexpr double kNone = -1e300;
+
+  double log2_weight_ = kNone;
 };
 
 }  // namespace aludel

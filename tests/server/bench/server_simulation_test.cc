@@ -68,7 +68,7 @@ TEST(ServerSimulation, UtilityKeepsWhatIsAskedForOften) {
 }
 
 TEST(ServerSimulation, ThePromptsEndGoesBeforeItsBeginning) {
-  const StoreSimResult result = SimulateStore(Trace({{1, 2, 3}, {4, 5}, {1, 2, 3}}), Options(4));
+  const StoreSimResult result = SimulateStore(Trace({{1, 2, 3}, {4, 5}, {1, 2, 3}}), Options(3));
   EXPECT_NEAR(result.hit_shares[0], 1.0 / 8, 1e-6);
   EXPECT_NEAR(result.partial_hits, 1.0 / 3, 1e-6);
   EXPECT_EQ(result.whole_hits, 0);

@@ -27,6 +27,8 @@ class MemoryOrderTest : public testing::Test {
  protected:
   StoreIndex::Node* Chunk(uint32_t token_begin, uint8_t planes = 0) {
     StoreIndex::Node& node = nodes_.emplace_back();
+    node.key[0] = static_cast<uint8_t>(nodes_.size());
+    node.key[1] = static_cast<uint8_t>(nodes_.size() >> 8);
     node.encoder = kFormat;
     node.token_begin = token_begin;
     node.tokens = kTokens;
@@ -60,6 +62,30 @@ TEST_F(MemoryOrderTest, WhatIsUsedLeastGoesFirstAndOldUsesFade) {
   EXPECT_EQ(NextOf(order, 2 * MemoryOrder::kHalfLife), often);
 }
 
+TEST_F(MemoryOrderTest, WhatComesBackCountsItsUsesBeforeItWent) {
+  MemoryOrder order({});
+  StoreIndex::Node* const gone = Chunk(0);
+  for (int i = 0; i < 2; ++i) order.Used(gone, 0, 0);
+  order.Add(gone, 0);
+  order.Remove(gone, 1);
+  StoreIndex::Node* const twice = Chunk(0);
+  for (int i = 0; i < 2; ++i) order.Used(twice, 0, 1);
+  order.Add(twice, 1);
+  StoreIndex::Node* const back = Chunk(0);  // another node of the same chunk
+  back->key = gone->key;
+  order.Used(back, 0, 1);
+  order.Add(back, 1);
+  EXPECT_EQ(NextOf(order, 1), twice);
+  // What is cleared is forgotten.
+  order.Clear();
+  back->uses = {};
+  back->heap = twice->heap = nullptr;
+  order.Used(back, 0, 1);
+  order.Add(back, 1);
+  order.Add(twice, 1);
+  EXPECT_EQ(NextOf(order, 1), back);
+}
+
 TEST_F(MemoryOrderTest, OfChunksUsedAlikeTheLastOfThePromptGoesFirst) {
   MemoryOrder order({});
   std::vector<StoreIndex::Node*> chunks;
@@ -90,6 +116,9 @@ TEST_F(MemoryOrderTest, WhatTheDiskHasTooGoesBeforeWhatItLacks) {
   EXPECT_EQ(NextOf(order, 1), often);
   // Reading four bytes a token takes half as long as computing it, and five uses lose more than one does.
   EXPECT_EQ(NextOf(order, 1, {.prefill_seconds = 1e-4, .disk_bytes_per_second = 8e4}), once);
+  // Nor is it worth much to be on a disk that drops it before it is used again.
+  EXPECT_EQ(NextOf(order, 1, {.disk_seconds = 4 * MemoryOrder::kHalfLife}), often);
+  EXPECT_EQ(NextOf(order, 1, {.disk_seconds = MemoryOrder::kHalfLife / 4}), once);
 }
 
 TEST_F(MemoryOrderTest, CutsForThoseWhoAskForFewerPlanesAndDropsForTheRest) {

@@ -1,10 +1,15 @@
 #include "server/store/placement/placement.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
+#include <limits>
+#include <map>
 #include <random>
+#include <vector>
 
 #include "gtest/gtest.h"
+#include "server/store/placement/use_history.h"
 
 namespace aludel {
 namespace {
@@ -188,6 +193,60 @@ TEST(DecayedCount, HalvesInEachHalfLifeAndNeverOverflows) {
   EXPECT_NEAR(count.At(120, 60), 0.75, 1e-12);
   for (int i = 0; i < 1000; ++i) count.Add(1e9, 60);
   EXPECT_NEAR(count.At(1e9, 60), 1000, 1e-3);
+}
+
+TEST(UsedWithin, IsHalfOfThemInAHalfLifeAndAllOfThemInTheEnd) {
+  EXPECT_EQ(UsedWithin(0, 300), 0);
+  EXPECT_NEAR(UsedWithin(300, 300), 0.5, 1e-12);
+  EXPECT_NEAR(UsedWithin(900, 300), 0.875, 1e-12);
+  EXPECT_EQ(UsedWithin(std::numeric_limits<double>::infinity(), 300), 1);
+}
+
+DecayedCount Uses(int count, double now) {
+  DecayedCount uses;
+  for (int i = 0; i < count; ++i) uses.Add(now, 60);
+  return uses;
+}
+
+TEST(UseHistory, FindsWhatWasPutLastOfAKeyAndNothingElse) {
+  std::mt19937_64 random(std::random_device{}());
+  UseHistory history(1 << 12);
+  EXPECT_TRUE(history.Find(0).empty());
+  std::map<uint64_t, double> put;
+  for (int i = 0; i < 5000; ++i) {
+    // Of fewer keys than there are places.
+    const uint64_t key = (random() % 1500) * 0x9E3779B97F4A7C15;
+    const DecayedCount uses = Uses(1 + static_cast<int>(random() % 5), i);
+    history.Put(key, uses);
+    put[key] = uses.Log2AtEpoch();
+  }
+  size_t found = 0;
+  for (const auto& [key, uses] : put) {
+    const DecayedCount known = history.Find(key);
+    if (known.empty()) continue;
+    ++found;
+    EXPECT_EQ(known.Log2AtEpoch(), uses);
+  }
+  EXPECT_GT(found, put.size() * 99 / 100);
+  EXPECT_TRUE(history.Find(1).empty());
+  history.Clear();
+  for (const auto& [key, uses] : put) EXPECT_TRUE(history.Find(key).empty());
+}
+
+TEST(UseHistory, KeepsWhatWasUsedMoreUntilThatIsLongAgo) {
+  std::mt19937_64 random(std::random_device{}());
+  UseHistory history(1 << 12);
+  std::vector<uint64_t> often;
+  for (int i = 0; i < 100; ++i) often.push_back(random());
+  for (const uint64_t key : often) history.Put(key, Uses(3, 0));
+  const auto known = [&] {
+    return std::count_if(often.begin(), often.end(),
+                         [&](uint64_t key) { return !history.Find(key).empty(); });
+  };
+  for (int i = 0; i < 100000; ++i) history.Put(random(), Uses(1, 30));
+  EXPECT_EQ(known(), 100);
+  for (int i = 0; i < 100000; ++i) history.Put(random(), Uses(1, 300));
+  EXPECT_EQ(known(), 0);
 }
 
 }  // namespace
