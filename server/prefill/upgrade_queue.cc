@@ -86,7 +86,8 @@ void UpgradeQueue::Run() {
   lane_ = nullptr;
   std::function<void()> done;
   {
-    std::shared_ptr<KvSender> sender;  // goes before `done`, whose owner may not outlive what the sender holds
+    // Goes before `done`: what the sender holds may not outlive the run.
+    std::shared_ptr<KvSender> sender;
     absl::MutexLock lock(&mutex_);
     parts_.clear();
     sender = std::move(sender_);

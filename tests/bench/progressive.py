@@ -1,5 +1,5 @@
-"""Would it pay to send the first planes of embedded codes first, and the others after the first token? No server does so; this
-takes what aludel-eval measured to links and answers:
+"""Would it pay to send the first planes of embedded codes first, and the others after the first token, as servers do where they
+are asked for NAME@N+? This takes what aludel-eval measured to links and answers:
 
     build/release/bin/aludel-eval --codec CODEC --formats p0,p0@1 --text FILE --upgrade-after 1,4,16,64 --out report ...
     progressive.py report/report.json [--tokens 1000] [--links 1,10,100] [--itl-ms 20]

@@ -1,5 +1,7 @@
 #include "tests/e2e/fleet.h"
 
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -139,6 +141,20 @@ bool Fleet::PrefillIsIdle(absl::Duration limit) {
   return prefill_->WaitMetric("aludel_kv_blocks{model=\"base\",state=\"reserved\"}", 0, limit) &&
          prefill_->WaitMetric("aludel_tickets_open", 0, limit) &&
          prefill_->WaitMetric("aludel_frame_arena_bytes{state=\"reserved\"}", 0, limit);
+}
+
+std::string EmbeddedDemoCodec(const std::string& name, int planes) {
+  const std::string artifact = absl::StrCat(::testing::TempDir(), "/", name);
+  std::filesystem::remove_all(artifact);
+  std::filesystem::copy("deploy/demo/codec", artifact);
+  const std::string binary =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "aludel-calibrate";
+  const std::string command =
+      absl::StrCat(binary, " --producer deploy/demo/base --consumer deploy/demo/chat --threads 1 --data ",
+                   "deploy/demo/calibration.jsonl --prompts 20 --repack --packing embedded --out ", artifact,
+                   planes == 0 ? "" : absl::StrCat(" --planes ", planes), " > /dev/null");
+  EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  return artifact;
 }
 
 std::vector<std::vector<int32_t>> DemoPrompts(size_t count) {

@@ -100,6 +100,10 @@ class Fleet {
   std::unique_ptr<v1::Decode::Stub> stub_;
 };
 
+// The demo artifact with embedded codes, made by aludel-calibrate in a folder of this name for tests. The default: as many planes
+// as it makes unless told otherwise.
+std::string EmbeddedDemoCodec(const std::string& name, int planes = 0);
+
 // The first `count` demo questions, passage and question as one text, as token ids of the demo tokenizer.
 std::vector<std::vector<int32_t>> DemoPrompts(size_t count);
 

@@ -1,7 +1,6 @@
 // A prefill server whose store has room for some of what is asked for: chunks of an embedded code are cut, and what is
 // sent of them is what an encoder of the cut format sends.
 
-#include <cstdlib>
 #include <filesystem>
 #include <vector>
 
@@ -17,21 +16,6 @@ constexpr char kHit[] = "aludel_store_lookups_total{result=\"hit\"}";
 constexpr char kCuts[] = "aludel_store_cuts_total";
 constexpr char kComputed[] = "aludel_engine_events_total{event=\"prompt_token\",model=\"base\"}";
 
-// The demo artifact with embedded codes.
-std::string Repack() {
-  const std::string artifact = ::testing::TempDir() + "/store_cuts_codec";
-  std::filesystem::remove_all(artifact);
-  std::filesystem::copy("deploy/demo/codec", artifact);
-  const std::string binary =
-      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "aludel-calibrate";
-  const std::string command =
-      absl::StrCat(binary, " --producer deploy/demo/base --consumer deploy/demo/chat --threads 1 --data ",
-                   "deploy/demo/calibration.jsonl --prompts 20 --repack --packing embedded --out ", artifact,
-                   " > /dev/null");
-  EXPECT_EQ(std::system(command.c_str()), 0) << command;
-  return artifact;
-}
-
 Answer Ask(Fleet& fleet, const std::vector<int32_t>& prompt, const std::string& format) {
   const Answer answer = fleet.Ask(Fleet::Request(prompt, 8, format));
   EXPECT_TRUE(answer.status.ok()) << answer.status;
@@ -40,7 +24,7 @@ Answer Ask(Fleet& fleet, const std::vector<int32_t>& prompt, const std::string& 
 }
 
 TEST(StoreCuts, AFullStoreCutsAndStillAnswersAsTheFormatThatWasAskedFor) {
-  const std::string artifact = Repack();
+  const std::string artifact = EmbeddedDemoCodec("store_cuts_codec");
   FleetOptions options;
   options.decode_model = "deploy/demo/chat";
   options.codec = absl::StrCat("artifact: '", artifact, "' formats: ['aludel-p0', 'aludel-p0@1']");
@@ -92,7 +76,8 @@ TEST(StoreCuts, ADecodeServerHasThemAfterARestart) {
   constexpr char kDisk[] = "aludel_store_entries{tier=\"disk\"}";
   FleetOptions options;
   options.decode_model = "deploy/demo/chat";
-  options.codec = absl::StrCat("artifact: '", Repack(), "' formats: '", kCut, "'");
+  options.codec =
+      absl::StrCat("artifact: '", EmbeddedDemoCodec("kept_cuts_codec"), "' formats: '", kCut, "'");
   options.decode = absl::StrCat("store { disk { path: '", directory, "' bytes: 67108864 } }");
   const auto prompt = DemoPrompts(1)[0];
   Fleet fleet(options);
