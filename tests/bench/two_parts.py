@@ -20,7 +20,7 @@ from typing import Dict, Iterator, List
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
 
 from chaos_fleet import Server  # noqa: E402
-from link_test import FAR, NEAR, FarServer, Link, inside, wait  # noqa: E402
+from link_test import FAR, NEAR, FarServer, Link, command, inside, wait  # noqa: E402
 from stack import ROOT, free_ports  # noqa: E402
 
 
@@ -84,6 +84,20 @@ models {{ name: "demo" directory: "deploy/demo/chat" decode_targets: "127.0.0.1:
         return {"first": 1e3 * (first - begin), "all": 1e3 * (end - begin), "bytes": report["payload_bytes"]}
 
 
+def cap(link: Link, mbps: float) -> None:
+    """As Link.cap, but that no more than a packet leaves at once: a base may be as small as the other's burst."""
+    command(*link.inside, "tc", "qdisc", "replace", "dev", "far", "root", "tbf", "rate", f"{round(1e6 * mbps)}bit",
+            "burst", "2kb", "latency", "1s")
+
+
+def await_quiet(link: Link) -> None:
+    """What an earlier answer did without may still be on the link."""
+    before = -1
+    while (now := link.received()) != before:
+        before = now
+        time.sleep(0.4)
+
+
 def passages() -> Iterator[str]:
     """Of two passages each; no two begin alike."""
     contexts = []
@@ -100,7 +114,7 @@ def measure(link: Link, options: argparse.Namespace, folder: Path) -> None:
     print(f"| link, Mb/s | format | bytes before the first token | ms to it: median (all) | ms to token {options.tokens} "
           "| tokens before the other planes |\n|---|---|---|---|---|---|")
     for mbps in options.links.split(","):
-        link.cap(int(float(mbps) * 125_000))
+        cap(link, float(mbps))
         (folder / mbps).mkdir()
         fleet = Fleet(link, options.bin.resolve(), folder / mbps, options.codec.resolve(), formats)
         try:
@@ -108,10 +122,12 @@ def measure(link: Link, options: argparse.Namespace, folder: Path) -> None:
             prompts = passages()
             for form in formats:
                 fleet.ask(next(prompts), form, options.tokens)  # wires everything up
+                await_quiet(link)
             before = {name: fleet.metric(f"aludel_tokens_before_upgrade_{name}") for name in ("sum", "count")}
             seen: Dict[str, List[Dict[str, float]]] = {form: [] for form in formats}
             for _ in range(options.prompts):
                 for form in formats:
+                    await_quiet(link)
                     seen[form].append(fleet.ask(next(prompts), form, options.tokens))
             complete = fleet.metric("aludel_tokens_before_upgrade_count") - before["count"]
             tokens = (fleet.metric("aludel_tokens_before_upgrade_sum") - before["sum"]) / max(complete, 1)
