@@ -25,7 +25,8 @@ namespace aludel {
 
 // How a handoff's frames came in.
 struct Arrival {
-  uint64_t bytes = 0;        // of all frames
+  // Of all frames. 0: not known, nor when they came, since the ticket was lost between its last frame and the first token.
+  uint64_t bytes = 0;
   uint64_t first_bytes = 0;  // of the first one received
   double seconds = 0;        // from the first to the last
   bool stored = true;        // the server keeps what it sent

@@ -242,7 +242,7 @@ TEST(CostModel, LearnsWhatOverlapsWithTheOtherSideAndWhatDoesNotWhenThatHasItCac
     stages.recompute = 4e-5 * tokens;
     stages.ttft = ttft(tokens, cached);
     model.ObserveRemote({.name = "a"}, "aludel-p2", prompt, "", stages,
-                        {.prefill = cached ? 0 : 1e-4 * tokens}, {});
+                        {.prefill = cached ? 0 : 1e-4 * tokens}, {.bytes = 1});
   };
   for (int i = 0; i < 20; ++i) {
     show(Prompt(100 + 50 * i, 1000 * i), false);
@@ -254,6 +254,20 @@ TEST(CostModel, LearnsWhatOverlapsWithTheOtherSideAndWhatDoesNotWhenThatHasItCac
   }
   const double again = *model.PredictRemote({.name = "a"}, "aludel-p2", Prompt(600, 10000), "");
   EXPECT_NEAR(again, ttft(600, true), 0.1 * again);
+}
+
+TEST(CostModel, AnArrivalThatIsNotKnownTeachesNothing) {
+  CostModel model;
+  const World world;
+  for (int i = 0; i < 8; ++i) world.Show(model, "raw", Prompt(100, 1000 * i));
+  const CostModel::Target target{.name = "a"};
+  const double before = *model.PredictRemote(target, "raw", Prompt(300, 500000), "");
+  // When its last frame came is not known either: as long ago as the clock is old, and so long was it waited for.
+  StageSeconds stages;
+  stages.ttft = 1e5;
+  model.ObserveRemote(target, "raw", Prompt(300, 600000), "", stages, {.prefill = 0.01},
+                      {.step_wait = 59461});
+  EXPECT_EQ(*model.PredictRemote(target, "raw", Prompt(300, 700000), ""), before);
 }
 
 TEST(CostModel, CountsTheQueueOfTheOtherSide) {
