@@ -10,7 +10,7 @@
 namespace aludel {
 
 // A hash table in parts, so that none takes long to grow under a lock, also where a peer chooses its keys. A table of
-// millions of keys grows in a tenth of a second.
+// a million keys takes tens of milliseconds to grow.
 template <typename Table, size_t kParts>
 class TableInParts {
  public:
