@@ -23,7 +23,6 @@ TEST(ForwardBenchmark, TimesWhatIsSharedOnceAndMoreForEachRequest) {
   EXPECT_GT(one->own, 0);
   EXPECT_GT(many->shared, 0);
   EXPECT_GT(many->own, one->own);  // 16 * (25 + 7) tokens against 25
-  EXPECT_DOUBLE_EQ(many->Sum(), many->shared + many->own);
 }
 
 TEST(ForwardBenchmark, FailsWhereAStepIsMoreThanTheModelTakes) {
