@@ -55,6 +55,19 @@ class SharedStore : public ::testing::Test {
     return answer;
   }
 
+  // A server that has asked for the first `prompts` and found all of them at the remote. A look-up is waited for no longer than
+  // computing takes, for which a busy machine may be too slow: then another server is tried.
+  std::unique_ptr<Fleet> StartAndHit(size_t prompts, const std::string& tenant,
+                                     const std::function<void(size_t, const Answer&)>& check) const {
+    std::unique_ptr<Fleet> fleet;
+    for (int i = 0; i < 20 && (fleet == nullptr || fleet->prefill().Metric(kHit) < prompts); ++i) {
+      fleet = StartFleet(2000);
+      for (size_t p = 0; p < prompts; ++p) check(p, Ask(*fleet, prompts_[p], MakeCacheSalt(tenant, "")));
+    }
+    EXPECT_EQ(fleet->prefill().Metric(kHit), prompts);
+    return fleet;
+  }
+
   RedisProcess redis_;
   const std::vector<std::vector<int32_t>> prompts_ = DemoPrompts(kPrompts);
 };
@@ -67,17 +80,13 @@ TEST_F(SharedStore, ASecondServerHitsWhatTheFirstComputed) {
     EXPECT_EQ(first->prefill().Metric(kMiss), kPrompts);
     ASSERT_TRUE(first->prefill().WaitMetric(kQueued, 0));
   }
-  const auto second = StartFleet(2000);
-  const double computed = second->prefill().Metric(kComputed);
-  size_t tokens = 0;
-  for (size_t i = 0; i < kPrompts; ++i) {
-    const Answer answer = Ask(*second, prompts_[i], MakeCacheSalt("alice", ""));
+  const auto second = StartAndHit(kPrompts, "alice", [&](size_t i, const Answer& answer) {
     EXPECT_EQ(answer.tokens, fresh[i].tokens) << i;
     EXPECT_EQ(answer.started.payload_bytes(), fresh[i].started.payload_bytes()) << i;
-    tokens += prompts_[i].size() - 1;  // the last one is the decode server's
-  }
-  EXPECT_EQ(second->prefill().Metric(kHit), kPrompts);
-  EXPECT_EQ(second->prefill().Metric(kComputed), computed) << "a forward pass";
+  });
+  size_t tokens = 0;
+  for (const auto& prompt : prompts_) tokens += prompt.size() - 1;  // the last one is the decode server's
+  EXPECT_EQ(second->prefill().Metric(kComputed), 0) << "a forward pass";
   EXPECT_EQ(second->prefill().Metric(kRemoteTokens), tokens);
   // Another tenant asks the same, and gets nothing of it.
   Ask(*second, prompts_[0], MakeCacheSalt("bob", ""));
@@ -95,6 +104,8 @@ TEST_F(SharedStore, RequestsGoOnWhileTheRemoteHangsOrIsGone) {
     }
   };
   expect_served("before");
+  // A busy machine's remote may have been silent for 10 ms.
+  ASSERT_TRUE(fleet->prefill().WaitMetric(kOpen, 1));
   redis_.Freeze();
   const double errors = fleet->prefill().Metric(kErrors);
   expect_served("frozen");
@@ -112,9 +123,7 @@ TEST_F(SharedStore, RequestsGoOnWhileTheRemoteHangsOrIsGone) {
   ASSERT_TRUE(fleet->prefill().WaitMetric(kOpen, 1, absl::Seconds(20)));
   expect_served("again");
   ASSERT_TRUE(fleet->prefill().WaitMetric(kQueued, 0));
-  const auto second = StartFleet(2000);
-  Ask(*second, prompts_[0], MakeCacheSalt("again", ""));
-  EXPECT_EQ(second->prefill().Metric(kHit), 1);
+  StartAndHit(1, "again", [](size_t, const Answer&) {});
   EXPECT_TRUE(fleet->PrefillIsIdle());
 }
 
@@ -125,20 +134,22 @@ class SlowSharedStore : public SharedStore {
   static constexpr size_t kSecond = 100;
 
   SlowSharedStore() {
-    for (const auto& prompt : DemoPrompts(3)) prompt_.insert(prompt_.end(), prompt.begin(), prompt.end());
-    prompt_.resize(600);
-    const auto first = StartFleet(2000);
+    for (const auto& prompt : DemoPrompts(6)) prompt_.insert(prompt_.end(), prompt.begin(), prompt.end());
+    prompt_.resize(900);
+    fresh_ = Ask(*first_, prompt_, "fresh").tokens;
+  }
+
+  // The remote has the two chunks from now on, under this tenant's salt.
+  void Store(const std::string& tenant) {
     const std::vector<int32_t> beginning(prompt_.begin(), prompt_.begin() + kFirst + kSecond + 1);
-    const Answer answer = Ask(*first, beginning);
+    const Answer answer = Ask(*first_, beginning, tenant);
     second_bytes_ = answer.started.payload_bytes() * (kSecond + 50) / (kFirst + kSecond);
-    // With another salt, so that it is computed.
-    fresh_ = Ask(*first, prompt_, MakeCacheSalt("alice", "")).tokens;
-    EXPECT_TRUE(first->prefill().WaitMetric(kQueued, 0));
+    EXPECT_TRUE(first_->prefill().WaitMetric(kQueued, 0));
   }
 
   // Large chunks, which a record's other bytes do not matter for.
-  static Answer Ask(Fleet& fleet, const std::vector<int32_t>& prompt, const std::string& salt = "") {
-    return SharedStore::Ask(fleet, prompt, salt, "raw");
+  static Answer Ask(Fleet& fleet, const std::vector<int32_t>& prompt, const std::string& tenant = "alice") {
+    return SharedStore::Ask(fleet, prompt, MakeCacheSalt(tenant, ""), "raw");
   }
   static bool AwaitAbove(Fleet& fleet, const char* metric, double value, absl::Duration limit) {
     const absl::Time until = MonotonicNow() + limit;
@@ -148,10 +159,12 @@ class SlowSharedStore : public SharedStore {
     }
     return true;
   }
-  // Asks, and while the second chunk is held runs `meanwhile`.
-  Answer AskWhileHeld(Fleet& fleet, const std::function<void()>& meanwhile) {
+  // Asks for what is stored now, and while the second chunk is held runs `meanwhile`.
+  Answer AskWhileHeld(Fleet& fleet, const std::function<void()>& meanwhile,
+                      const std::string& tenant = "alice") {
+    Store(tenant);
     proxy_.HoldValuesBelow(second_bytes_);
-    std::future<Answer> answer = std::async(std::launch::async, [&] { return Ask(fleet, prompt_); });
+    std::future<Answer> answer = std::async(std::launch::async, [&] { return Ask(fleet, prompt_, tenant); });
     const absl::Time until = MonotonicNow() + absl::Seconds(20);
     while (proxy_.held() == 0 && MonotonicNow() < until) absl::SleepFor(absl::Milliseconds(1));
     EXPECT_GE(proxy_.held(), 1);
@@ -162,25 +175,28 @@ class SlowSharedStore : public SharedStore {
   }
 
   SlowProxy proxy_{redis_.port()};
+  const std::unique_ptr<Fleet> first_ = StartFleet(2000);  // stores what others read
   std::vector<int32_t> prompt_;
   size_t second_bytes_ = 0;  // more than it has, and less than the first
   std::vector<int32_t> fresh_;
 };
 
-// By events: the last stored frames cannot have been sent, since their chunk is held back until the engine has begun. A
-// machine that is so busy that the read is given up meanwhile gets another try.
+// By events: the second chunk is held back until the engine has begun. A machine that is so busy that the read is given
+// up before that gets another try: with another salt, since what it computed is stored.
 TEST_F(SlowSharedStore, TheRestIsComputedWhileTheRemoteIsRead) {
   bool overlapped = false;
   for (int i = 0; i < 20 && !overlapped; ++i) {
     const auto fleet = StartFleet(10000, proxy_.address());
     const double computed = fleet->prefill().Metric(kComputed);
-    bool began = false;
-    const Answer answer = AskWhileHeld(*fleet, [&] {
-      began = AwaitAbove(*fleet, kComputed, computed, absl::Milliseconds(700));
+    const auto meanwhile = [&] {
+      const bool began = AwaitAbove(*fleet, kComputed, computed, absl::Milliseconds(700));
+      overlapped = began && fleet->prefill().Metric(kLate) == 0;
       proxy_.LetThrough();
-    });
+    };
+    const Answer answer = AskWhileHeld(*fleet, meanwhile, absl::StrCat("try", i));
     EXPECT_EQ(answer.tokens, fresh_);
-    overlapped = began && fleet->prefill().Metric(kRemoteTokens) == kFirst + kSecond;
+    const bool late = fleet->prefill().Metric(kLate) > 0;
+    EXPECT_EQ(fleet->prefill().Metric(kRemoteTokens), late ? kFirst : kFirst + kSecond);
     EXPECT_TRUE(fleet->PrefillIsIdle());
   }
   EXPECT_TRUE(overlapped);

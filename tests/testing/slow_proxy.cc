@@ -61,7 +61,7 @@ void SlowProxy::Pass(int client) {
       --held_;
     }
     pollfd waits[] = {{.fd = client, .events = POLLIN}, {.fd = holds ? -1 : server, .events = POLLIN}};
-    if (poll(waits, 2, 20) <= 0) continue;
+    if (poll(waits, 2, holds ? 1 : 20) <= 0) continue;
     if (waits[0].revents != 0) {
       open = Copy(client, server, 1 << 16);
       asked = true;
