@@ -24,9 +24,10 @@ second is measured first: of that --peak is asked for at noon, and the limits ar
 take then.
 
 The day is cut into parts that are played under each choice in turn, in random order, so that what else the machine does falls on
-all alike. With --only it does not: then only a machine that does nothing else gives figures to compare. Each part begins with
-idle servers and full buckets of the limits. The planner has servers and links of its own, so that it knows only what its own
-requests have taught it; it is taught by --teach requests before the day begins, and again where the day is resumed.
+all alike. With --only it does not: then only a machine that does nothing else gives figures to compare. --parts 24 --hours 18-24
+plays the evening alone. Each part begins with idle servers and full buckets of the limits. The planner has servers and links of its
+own, so that it knows only what its own requests have taught it; it is taught by --teach requests before the day begins, and again
+where the day is resumed.
 
 An hour's interval is that of 95 % of resamplings of its requests, in runs of five, which keep what choices had for one request
 together; the best fixed choice is found anew in each. "Never over 1.05 times" is taken to mean: in no hour is the whole
@@ -112,8 +113,8 @@ class Runs:
         """By number, of the parts that were played under a choice."""
         return self.all["played"].setdefault(choice, {})
 
-    def lacks(self, choice: str, parts: int) -> bool:
-        return len(self.parts(choice)) < parts
+    def lacks(self, choice: str, wanted: List[int]) -> bool:
+        return any(str(number) not in self.parts(choice) for number in wanted)
 
 
 def make_day(seconds: float, peak: float, median: float, seed: int) -> List[Arrival]:
@@ -359,7 +360,7 @@ def play_day(options: argparse.Namespace, folder: Path, runs: Runs, pair: Pair, 
     fleets: Dict[bool, SiteFleet] = {}  # of the planner, and of what is forced
     try:
         for number, planned in enumerate((True, False), start=1):
-            if any((choice == PLANNER) == planned and runs.lacks(choice, options.parts) for choice in choices):
+            if any((choice == PLANNER) == planned and runs.lacks(choice, wanted_parts(options)) for choice in choices):
                 more = "planner { by_prediction: true min_remote_tokens: 16 }" if planned else ""
                 fleets[planned] = SiteFleet(options.bin, folder / f"fleet-{number}", sites, pair, f"{patient} {more}",
                                             number=number)
@@ -368,7 +369,7 @@ def play_day(options: argparse.Namespace, folder: Path, runs: Runs, pair: Pair, 
         for _ in range(options.teach if True in fleets else 0):
             first_token(fleets[True].port, prompts.make(length(draw, options.median_tokens)), {})
         part = seconds / options.parts
-        for number in range(options.parts):
+        for number in wanted_parts(options):
             for choice in draw.sample(choices, len(choices)):
                 if str(number) in runs.parts(choice):
                     continue
@@ -386,6 +387,19 @@ def play_day(options: argparse.Namespace, folder: Path, runs: Runs, pair: Pair, 
 
 def numbers(text: str) -> List[float]:
     return [float(number) for number in text.split(",")]
+
+
+def wanted_parts(options: argparse.Namespace) -> List[int]:
+    first, behind = options.hours or (0, HOURS)
+    return [number for number in range(options.parts)
+            if (number + 1) * HOURS / options.parts > first and number * HOURS / options.parts < behind]
+
+
+def hours(text: str) -> Tuple[float, float]:
+    first, behind = map(float, text.split("-"))
+    if not 0 <= first < behind <= HOURS:
+        raise ValueError
+    return first, behind
 
 
 def make_world(options: argparse.Namespace, measured: Measured) -> Tuple[List[Arrival], float, Dict[str, Site]]:
@@ -412,9 +426,9 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     choices = [PLANNER, *options.fixed.split(",")]
     wanted = options.only.split(",") if options.only else choices
     check(set(wanted) <= set(choices), f"--only: found {options.only}, want some of {','.join(choices)}")
-    if any(runs.lacks(choice, options.parts) for choice in wanted):
+    if any(runs.lacks(choice, wanted_parts(options)) for choice in wanted):
         play_day(options, folder, runs, pair, wanted)
-    if missing := [choice for choice in choices if runs.lacks(choice, options.parts)]:
+    if missing := [choice for choice in choices if runs.lacks(choice, wanted_parts(options))]:
         print(f"still to be played: {', '.join(missing)}")
         return 0
     return judge(options, runs, choices)
@@ -457,6 +471,7 @@ def main() -> int:
     parser.add_argument("--format", default="raw")
     parser.add_argument("--scale", type=float, default=0.01, help="of a day's time")
     parser.add_argument("--parts", type=int, default=6, help="of the day, each played under every choice in turn")
+    parser.add_argument("--hours", type=hours, help="the parts that lie in these alone, as 18-24")
     parser.add_argument("--fixed", default="local,remote,from-150,from-400")
     parser.add_argument("--median-tokens", type=float, default=200)
     parser.add_argument("--peak", type=float, default=0.7, help="tokens asked for at noon, of those that local prefill computes")

@@ -9,8 +9,8 @@ the prefill server, from its request to its last frame, and the time to the firs
 
 hang: a remote stops answering (SIGSTOP) again and again. Each time the first request meets a remote that has just stopped, the others one
 that is known to hang; each request is new, and is asked in turn of a server without a remote, too: the quantiles of both times to the first
-token, and of what the first took longer than the second, pair by pair. Beside that, what a second request without a remote took longer than
-the first, which is the machine's own doing. The server tries a remote that has hung several times only every 5 s, which this waits for.
+token, and of what the first took longer than the second, pair by pair. Beside that, what another server without a remote, which is asked as
+often as the one with, took longer: the machine's own doing. A remote that has hung several times is tried only every 5 s, which this waits for.
 """
 
 import argparse
@@ -235,13 +235,13 @@ def quantiles(values: List[float]) -> str:
     return f"{len(ordered):5} | p50 {at(.5):6.1f} | p90 {at(.9):6.1f} | p99 {at(.99):6.1f} | most {ordered[-1]:6.1f}"
 
 
-def pair(number: int, hanging: Fleet, none: Fleet, texts: List[str]) -> Tuple[float, float]:
-    """Times to the first token of new prompts with the remote and without, which take turns in being first."""
+def pair(number: int, one: Fleet, other: Fleet, text: str) -> Tuple[float, float]:
+    """Times to the first token of two servers to which the prompt is new, and which take turns in being first."""
     if number % 2:
-        plain = none.ask(texts[1])["ttft"]
-        return hanging.ask(texts[0])["ttft"], plain
-    took = hanging.ask(texts[0])["ttft"]
-    return took, none.ask(texts[1])["ttft"]
+        second = other.ask(text)["ttft"]
+        return one.ask(text)["ttft"], second
+    first = one.ask(text)["ttft"]
+    return first, other.ask(text)["ttft"]
 
 
 def hang(options: argparse.Namespace) -> int:
@@ -253,23 +253,22 @@ def hang(options: argparse.Namespace) -> int:
         try:
             fleets.append(Fleet(binaries, Path(name) / "remote", remote_at(redis.port, options.max_wait_ms)))
             fleets.append(Fleet(binaries, Path(name) / "none", ""))
-            hanging, none = fleets
+            fleets.append(Fleet(binaries, Path(name) / "too", ""))
+            hanging, none, none_too = fleets
             for fleet in fleets:
                 for _ in range(5):
                     fleet.ask(words(draw, options.new_words))
-            pairs: Dict[str, List[Tuple[float, float]]] = {"it answers": [], "meets a hang": [], "after it": [], "no remote, twice": []}
+            pairs: Dict[str, List[Tuple[float, float]]] = {"it answers": [], "meets a hang": [], "after it": [], "no remote": []}
             for hangs in range(options.hangs):
                 hanging.wait_metric('aludel_store_open{tier="remote"', 1)
                 for number in range(2):
-                    text = words(draw, options.new_words)
-                    pairs["it answers"].append(pair(hangs + number, hanging, none, [text, text]))
+                    pairs["it answers"].append(pair(hangs + number, hanging, none, words(draw, options.new_words)))
                 hanging.wait_metric("aludel_store_remote_queued_bytes", 0)
                 redis.freeze()
                 for number in range(options.requests):
                     what = "after it" if number else "meets a hang"
-                    text = words(draw, options.new_words)
-                    pairs[what].append(pair(hangs + number, hanging, none, [text, text]))
-                    pairs["no remote, twice"].append(pair(0, none, none, [words(draw, options.new_words) for _ in range(2)]))
+                    pairs[what].append(pair(hangs + number, hanging, none, words(draw, options.new_words)))
+                    pairs["no remote"].append(pair(hangs + number, none_too, none, words(draw, options.new_words)))
                 redis.thaw()
             print(f"{options.hangs} hangs, {options.requests} requests to each, max_wait_ms {options.max_wait_ms}; "
                   "ms to the first token, and what the first of a pair took longer than the second")
