@@ -8,9 +8,9 @@ overlap: the beginnings of prompts are at the remote, behind a link of so many b
 the prefill server, from its request to its last frame, and the time to the first token. Two folders of binaries (--bin A --bin B) take turns.
 
 hang: a remote stops answering (SIGSTOP) again and again. Each time the first request meets a remote that has just stopped, the others one
-that is known to hang; each request is new, and is asked in turn of a server without a remote, too: the quantiles of both times to the first
-token, and of what the first took longer than the second, pair by pair. Beside that, what another server without a remote, which is asked as
-often as the one with, took longer: the machine's own doing. A remote that has hung several times is tried only every 5 s, which this waits for.
+that is known to hang; each request is new, and is asked of two servers without a remote, too, in random order: the quantiles of the times to
+the first token, and of what the server with the remote took longer than the first of those without, request by request. Beside that, what the
+second of these took longer: the machine's own doing. A remote that has hung several times is tried only every 5 s, which this waits for.
 """
 
 import argparse
@@ -235,13 +235,10 @@ def quantiles(values: List[float]) -> str:
     return f"{len(ordered):5} | p50 {at(.5):6.1f} | p90 {at(.9):6.1f} | p99 {at(.99):6.1f} | most {ordered[-1]:6.1f}"
 
 
-def pair(number: int, one: Fleet, other: Fleet, text: str) -> Tuple[float, float]:
-    """Times to the first token of two servers to which the prompt is new, and which take turns in being first."""
-    if number % 2:
-        second = other.ask(text)["ttft"]
-        return one.ask(text)["ttft"], second
-    first = one.ask(text)["ttft"]
-    return first, other.ask(text)["ttft"]
+def ask_all(fleets: List[Fleet], text: str, draw: random.Random) -> Tuple[float, ...]:
+    """Times to the first token, by server, of a prompt that is new to all of them."""
+    took = {number: fleets[number].ask(text)["ttft"] for number in draw.sample(range(len(fleets)), len(fleets))}
+    return tuple(took[number] for number in range(len(fleets)))
 
 
 def hang(options: argparse.Namespace) -> int:
@@ -254,28 +251,28 @@ def hang(options: argparse.Namespace) -> int:
             fleets.append(Fleet(binaries, Path(name) / "remote", remote_at(redis.port, options.max_wait_ms)))
             fleets.append(Fleet(binaries, Path(name) / "none", ""))
             fleets.append(Fleet(binaries, Path(name) / "too", ""))
-            hanging, none, none_too = fleets
+            hanging = fleets[0]
             for fleet in fleets:
                 for _ in range(5):
                     fleet.ask(words(draw, options.new_words))
-            pairs: Dict[str, List[Tuple[float, float]]] = {"it answers": [], "meets a hang": [], "after it": [], "no remote": []}
-            for hangs in range(options.hangs):
+            times: Dict[str, List[Tuple[float, ...]]] = {"it answers": [], "meets a hang": [], "after it": []}
+            for _ in range(options.hangs):
                 hanging.wait_metric('aludel_store_open{tier="remote"', 1)
-                for number in range(2):
-                    pairs["it answers"].append(pair(hangs + number, hanging, none, words(draw, options.new_words)))
+                for _ in range(2):
+                    times["it answers"].append(ask_all(fleets, words(draw, options.new_words), draw))
                 hanging.wait_metric("aludel_store_remote_queued_bytes", 0)
                 redis.freeze()
                 for number in range(options.requests):
                     what = "after it" if number else "meets a hang"
-                    pairs[what].append(pair(hangs + number, hanging, none, words(draw, options.new_words)))
-                    pairs["no remote"].append(pair(hangs + number, none_too, none, words(draw, options.new_words)))
+                    times[what].append(ask_all(fleets, words(draw, options.new_words), draw))
                 redis.thaw()
             print(f"{options.hangs} hangs, {options.requests} requests to each, max_wait_ms {options.max_wait_ms}; "
-                  "ms to the first token, and what the first of a pair took longer than the second")
-            for what, both in pairs.items():
-                print(f"{what:16} | the first  | {quantiles([first for first, _ in both])}")
-                print(f"{what:16} | the second | {quantiles([second for _, second in both])}")
-                print(f"{what:16} | longer by  | {quantiles([first - second for first, second in both])}", flush=True)
+                  "ms to the first token, and what it took longer than without a remote")
+            for what, rows in times.items():
+                print(f"{what:13} | with the remote | {quantiles([remote for remote, _, _ in rows])}")
+                print(f"{what:13} | without         | {quantiles([none for _, none, _ in rows])}")
+                print(f"{what:13} | longer          | {quantiles([remote - none for remote, none, _ in rows])}")
+                print(f"{what:13} | another without | {quantiles([other - none for _, none, other in rows])}", flush=True)
             late, errors = (hanging.metric(f'aludel_store_remote_failures_total{{reason="{reason}"') for reason in ("late", "error"))
             print(f"found silent: {errors:.0f}, late: {late:.0f}")
         finally:
