@@ -9,6 +9,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/fused_decode.h"
 #include "kernels/ops.h"
+#include "kernels/training_ops.h"
 
 namespace aludel::cuda {
 
@@ -19,7 +20,7 @@ class GemmEngine;
 // file of each stem. Owned by its device. Host arrays that an op takes (ids, rows, draws, planes, sequences,
 // block lists, frequencies) are copied before it returns. What a launch reports is collected in the stream
 // and returned by Synchronize; after a failure the stream's results are undefined until then.
-class CudaOps final : public Ops, public FusedDecode {
+class CudaOps final : public Ops, public FusedDecode, public TrainingOps {
  public:
   // `device` owns this; `default_stream` stands for Stream{}. `wgmma`: prefill attention uses it where it can.
   static absl::StatusOr<std::unique_ptr<CudaOps>> Create(Device* device, int ordinal,
@@ -72,6 +73,10 @@ class CudaOps final : public Ops, public FusedDecode {
   void GateUpSilu(const LayerGate& gate, Stream stream) override;
   void GemmLowRank(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
                    absl::Span<const LowRankRows> groups, const TensorView& out, Stream stream) override;
+
+  void Multiply(const Factor& a, const Factor& b, bool accumulate, const TensorView& out,
+                Stream stream) override;
+  void AddTo(double* sums, const TensorView& x, Stream stream) override;
 
  private:
   CudaOps(Device* device, int ordinal, int multiprocessors, bool wgmma, CudaStream* default_stream,

@@ -21,6 +21,10 @@ __global__ void AddBias(const float* sums, int64_t sums_stride, const float* bia
   AddBiasToRow<kVectors>(sums, sums_stride, bias, out, out_stride, cols);
 }
 
+__global__ void AddTo(double* sums, const float* x, int64_t stride, int64_t cols) {
+  AddRowTo(sums, x, stride, cols);
+}
+
 template <typename In, typename Out, bool kVectors>
 __global__ void Silu(const In* x, int64_t in_stride, Out* out, int64_t out_stride, int64_t cols, bool gated) {
   SiluRow<In, Out, kVectors>(x, in_stride, out, out_stride, cols, gated);
@@ -77,6 +81,12 @@ cudaError_t LaunchAddBias(const TensorView& sums, const float* bias, const Tenso
   const auto kernel = vectors ? AddBias<true> : AddBias<false>;
   kernel<<<static_cast<unsigned>(out.rows), ThreadsFor(out.cols), 0, stream>>>(
       sums.f32(), sums.stride, bias, static_cast<Bf16*>(out.data), out.stride, out.cols);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchAddTo(double* sums, const TensorView& x, cudaStream_t stream) {
+  if (x.rows == 0) return cudaSuccess;
+  AddTo<<<static_cast<unsigned>(x.rows), ThreadsFor(x.cols), 0, stream>>>(sums, x.f32(), x.stride, x.cols);
   return cudaGetLastError();
 }
 

@@ -47,6 +47,13 @@ __device__ void AddBiasToRow(const float* sums, int64_t sums_stride, const float
   }
 }
 
+// sums += x, in double.
+__device__ inline void AddRowTo(double* sums, const float* x, int64_t stride, int64_t cols) {
+  sums += blockIdx.x * cols;
+  x += blockIdx.x * stride;
+  for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) sums[c] += static_cast<double>(x[c]);
+}
+
 __device__ inline float SiluOf(float x) {
   // sigmoid through exp(-|x|), which cannot overflow; the quotient's divisor is between 1 and 2, where the quick one is exact
   // to two units in the last place.

@@ -96,6 +96,9 @@ cudaError_t LaunchDequantizeTokens(const uint8_t* scales, const uint8_t* codes, 
 cudaError_t LaunchAddBias(const TensorView& sums, const float* bias, const TensorView& out,
                           cudaStream_t stream);
 
+// sums [x.rows, x.cols] += x (f32), in double.
+cudaError_t LaunchAddTo(double* sums, const TensorView& x, cudaStream_t stream);
+
 cudaError_t LaunchSiluMul(const TensorView& gate_up, const TensorView& out, cudaStream_t stream);
 cudaError_t LaunchSilu(const TensorView& x, const TensorView& out, cudaStream_t stream);
 

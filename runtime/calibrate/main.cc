@@ -380,8 +380,9 @@ absl::Status Run(int argc, char** argv) {
       "matrices of the artifact: f32, bf16 or int8, which has a scale per row and half the bytes of bf16");
   machine.AddCompute(&flags, job.compute, "arithmetic of both models");
   flags.Add("seed", "N", &seed, "same seed, machine, device and threads: the same bytes");
-  machine.AddDevice(&flags,
-                    "cpu or cuda:N, for forward passes and measurements; fits and training are the CPU's");
+  machine.AddDevice(
+      &flags,
+      "cpu or cuda:N, for the models and for large products of fits and training; solvers are the CPU's");
   machine.AddThreads(&flags);
   AddAludelFlags(&flags, &aludel, &aludel_flags);
   PlanFlags plan_flags;
@@ -428,6 +429,7 @@ absl::Status Run(int argc, char** argv) {
   ALUDEL_ASSIGN_OR_RETURN(const int threads, machine.Threads());
   ALUDEL_RETURN_IF_ERROR(cpu::LoadOneDnn());  // it multiplies what fits are made of
   SetProductThreads(threads);
+  const ProductDevice products(device.get());
   StopOnSignals();
   if (preset == "scd") return RunCalibrateJob(job, device.get());
   aludel.base = job;

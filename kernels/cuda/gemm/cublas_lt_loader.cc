@@ -37,7 +37,7 @@ void* Symbol(const char* name) {
 
 }  // namespace
 
-// The functions of cublasLt.h that gemm.cc, fp8_plans.cc and lt_plan.cc call, directly or through the header's inline ones: each finds
+// The functions of cublasLt.h that gemm.cc, fp8_plans.cc, lt_plan.cc and training_ops.cc call, directly or through the header's inline ones: each finds
 // the real one once and passes its arguments on.
 #define ALUDEL_FORWARD(name, parameters, arguments)                                  \
   extern "C" cublasStatus_t CUBLASWINAPI name parameters {                           \

@@ -18,6 +18,7 @@
 #include "kernels/device.h"
 #include "kernels/device_options.h"
 #include "kernels/ops.h"
+#include "kernels/training_ops.h"
 
 namespace aludel::cuda {
 
@@ -94,6 +95,10 @@ class GemmEngine {
   // out (+)= a W^T + bias; shapes have been checked, a.rows > 0. Failures are collected in the stream.
   void Run(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,
            const TensorView& out, CudaStream& stream);
+
+  // TrainingOps::Multiply. Unimplemented where cuBLASLt makes no such product.
+  absl::Status MultiplyFree(const TrainingOps::Factor& a, const TrainingOps::Factor& b, bool accumulate,
+                            const TensorView& out, CudaStream& stream);
 
  private:
   // Everything that chooses an algorithm: all but the addresses, of which only the alignment counts.

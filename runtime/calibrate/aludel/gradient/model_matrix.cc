@@ -24,6 +24,7 @@ void ModelMatrix::Append(const float* values, int64_t count) {
   } else {
     std::transform(values, values + count * cols_, narrow() + begin, ToBf16);
   }
+  if (rows_ == room_) kept_ = KeepForProducts(values_.get(), rows_ * cols_ * SizeOf(type_));
 }
 
 void ModelMatrix::ReadRow(int64_t row, float* out) const {
@@ -36,17 +37,17 @@ void ModelMatrix::ReadRow(int64_t row, float* out) const {
 
 void ModelMatrix::Multiply(const float* x, int64_t count, float beta, float* out) const {
   if (type_ == DType::kF32) {
-    Sgemm(false, true, count, rows_, cols_, x, cols_, wide(), cols_, beta, out, rows_);
+    Sgemm(false, true, count, rows_, cols_, x, cols_, wide(), cols_, beta, out, rows_, kept_.get());
   } else {
-    Bgemm(/*transpose_b=*/true, count, rows_, cols_, x, narrow(), beta, out);
+    Bgemm(/*transpose_b=*/true, count, rows_, cols_, x, narrow(), beta, out, kept_.get());
   }
 }
 
 void ModelMatrix::MultiplyBack(const float* dy, int64_t count, float* dx) const {
   if (type_ == DType::kF32) {
-    Sgemm(false, false, count, cols_, rows_, dy, rows_, wide(), cols_, 0.0f, dx, cols_);
+    Sgemm(false, false, count, cols_, rows_, dy, rows_, wide(), cols_, 0.0f, dx, cols_, kept_.get());
   } else {
-    Bgemm(/*transpose_b=*/false, count, cols_, rows_, dy, narrow(), 0.0f, dx);
+    Bgemm(/*transpose_b=*/false, count, cols_, rows_, dy, narrow(), 0.0f, dx, kept_.get());
   }
 }
 

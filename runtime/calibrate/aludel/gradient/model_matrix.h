@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "kernels/cpu/host_memory.h"
+#include "kernels/device.h"
 #include "kernels/tensor.h"
 
 namespace aludel {
@@ -19,7 +21,8 @@ class ModelMatrix {
   int64_t cols() const { return cols_; }
   // Makes room for as much in an empty one. False where there is no memory.
   bool Reserve(int64_t rows, int64_t cols);
-  // Adds `count` rows below the others, for which there is room.
+  // Adds `count` rows below the others, for which there is room. What is full lies on the products' device, too (see
+  // KeepForProducts).
   void Append(const float* values, int64_t count);
   void ReadRow(int64_t row, float* out) const;
   // out [count, rows] = beta out + x W^T, for x [count, cols] and beta 0 or 1.
@@ -36,6 +39,7 @@ class ModelMatrix {
   int64_t room_ = 0;  // rows
   int64_t cols_ = 0;
   HostMemory values_;  // [rows, cols]
+  std::shared_ptr<const Buffer> kept_;
 };
 
 }  // namespace aludel

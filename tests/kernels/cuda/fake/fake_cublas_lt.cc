@@ -9,12 +9,12 @@
 #include "kernels/tensor.h"
 #include "tests/kernels/cuda/fake/fake_world.h"
 
-// The calls of gemm.cc, fp8_plans.cc and lt_plan.cc. Descriptors hold what they were given; a product is a loop over float sums.
+// The calls of gemm.cc, fp8_plans.cc, lt_plan.cc and training_ops.cc. Descriptors hold what they were given; a product is a loop over float sums.
 namespace aludel::cuda::fake {
 namespace {
 
 struct Operation {
-  cublasOperation_t transposed_w;
+  cublasOperation_t transposed_w, transposed_a;
   cublasLtEpilogue_t epilogue;
   const float* bias;
   const float *scale_w, *scale_a;  // by what of the result, their modes say
@@ -75,7 +75,10 @@ bool TakesFp8(const Operation& operation, const Layout& w, const Layout& a, cons
   };
   const World& world = TheWorld();
   const int capability = world.capability_major * 10 + world.capability_minor;
-  if (capability < 89 || w.type != a.type || operation.transposed_w != CUBLAS_OP_T) return false;
+  if (capability < 89 || w.type != a.type || operation.transposed_w != CUBLAS_OP_T ||
+      operation.transposed_a != CUBLAS_OP_N) {
+    return false;
+  }
   if (out.type != CUDA_R_32F && out.type != CUDA_R_16BF) return false;
   if (!whole(w.rows, w) || !whole(a.rows, a) || !whole(out.rows, out)) return false;
   if (std::min({aligned.alignment_w, aligned.alignment_a, aligned.alignment_out}) < kPiece) return false;
@@ -87,17 +90,21 @@ bool TakesFp8(const Operation& operation, const Layout& w, const Layout& a, cons
          operation.scale_a != nullptr;
 }
 
-// [cols, rows] with rows side by side, as floats.
-std::vector<float> Floats(const void* data, const Layout& layout) {
+// Columns of the matrix, each a run of floats, or rows of it.
+std::vector<float> Runs(const void* data, const Layout& layout, bool rows) {
   std::vector<float> values(layout.rows * layout.cols);
   for (uint64_t c = 0; c < layout.cols; ++c) {
     for (uint64_t r = 0; r < layout.rows; ++r) {
       const uint64_t at = c * layout.stride + r;
-      values[c * layout.rows + r] = Element(data, layout.type, at);
+      values[rows ? r * layout.cols + c : c * layout.rows + r] = Element(data, layout.type, at);
     }
   }
   return values;
 }
+
+// What a product sums over, and how many such runs a factor has. W's are its columns where it is transposed, a's where it is not.
+uint64_t Depth(const Layout& layout, bool columns) { return columns ? layout.rows : layout.cols; }
+uint64_t Count(const Layout& layout, bool columns) { return columns ? layout.cols : layout.rows; }
 
 float Dot(const float* a, const float* b, uint64_t count) {
   constexpr int kSums = 16;
@@ -112,11 +119,13 @@ float Dot(const float* a, const float* b, uint64_t count) {
   return sum;
 }
 
-// out^T [out, rows] = W a^T, scaled, + bias (+ c^T, which is as out^T, or that).
+// out^T [out, rows] = op(W) op(a), scaled, + bias (+ c^T, which is as out^T, or that).
 void Multiply(const Operation& operation, const void* w, const Layout& w_layout, const void* a,
               const Layout& a_layout, const void* c, bool accumulate, void* out, const Layout& out_layout) {
-  const std::vector<float> weights = Floats(w, w_layout), inputs = Floats(a, a_layout);
-  const uint64_t depth = w_layout.rows;
+  const bool w_columns = operation.transposed_w == CUBLAS_OP_T;
+  const bool a_columns = operation.transposed_a == CUBLAS_OP_N;
+  const std::vector<float> weights = Runs(w, w_layout, !w_columns), inputs = Runs(a, a_layout, !a_columns);
+  const uint64_t depth = Depth(w_layout, w_columns);
   for (uint64_t row = 0; row < out_layout.cols; ++row) {
     for (uint64_t o = 0; o < out_layout.rows; ++o) {
       const uint64_t at = row * out_layout.stride + o;
@@ -161,7 +170,7 @@ const char* cublasLtGetStatusString(cublasStatus_t) { return "an error of the fa
 cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t operation, size_t,
                                                cublasComputeType_t compute, cudaDataType_t scale) {
   if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-  Put(operation, Operation{CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, nullptr,
+  Put(operation, Operation{CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, nullptr,
                            CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F});
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -171,6 +180,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque,
                                               size_t) {
   auto operation = Get<Operation>(opaque);
   if (attribute == CUBLASLT_MATMUL_DESC_TRANSA) operation.transposed_w = Get<cublasOperation_t>(value);
+  if (attribute == CUBLASLT_MATMUL_DESC_TRANSB) operation.transposed_a = Get<cublasOperation_t>(value);
   if (attribute == CUBLASLT_MATMUL_DESC_EPILOGUE) operation.epilogue = Get<cublasLtEpilogue_t>(value);
   if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER) operation.bias = Get<const float*>(value);
   if (attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER) operation.scale_w = Get<const float*>(value);
@@ -214,7 +224,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const std::lock_guard lock(TheWorld().mutex);
   *found = 0;
   const auto operation = Get<Operation>(opaque);
-  // As the library: it wants a bf16 result's bias in bf16, and multiplies transposed weights by rows as they lie.
+  // As the library, which wants a bf16 result's bias in bf16.
   if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS && Get<Layout>(out).type != CUDA_R_32F)
     return CUBLAS_STATUS_NOT_SUPPORTED;
   const auto aligned = Get<Preference>(preference);
@@ -259,10 +269,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t opaque, con
   const auto w_layout = Get<Layout>(w_opaque), a_layout = Get<Layout>(a_opaque),
              out_layout = Get<Layout>(out_opaque);
   const bool accumulate = Get<float>(beta) != 0.0f;
-  if (Get<float>(alpha) != 1.0f || operation.transposed_w != CUBLAS_OP_T || (c != out && !accumulate))
-    Die("a product of another kind");
-  if (w_layout.rows != a_layout.rows || w_layout.cols != out_layout.rows ||
-      a_layout.cols != out_layout.cols || w_layout.type != a_layout.type) {
+  if (Get<float>(alpha) != 1.0f || (c != out && !accumulate)) Die("a product of another kind");
+  const bool w_columns = operation.transposed_w == CUBLAS_OP_T;
+  const bool a_columns = operation.transposed_a == CUBLAS_OP_N;
+  if (Depth(w_layout, w_columns) != Depth(a_layout, a_columns) ||
+      Count(w_layout, w_columns) != out_layout.rows || Count(a_layout, a_columns) != out_layout.cols ||
+      w_layout.type != a_layout.type) {
     Die("a product of matrices that do not fit");
   }
   if (workspace_bytes < plan.workspace || !IsDeviceRange(workspace, workspace_bytes, "a workspace")) {
@@ -301,7 +313,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t opaque, con
                  HasVectors(operation) ? (w_layout.cols + a_layout.cols) * sizeof(float) : 0);
              AddCost("cublasLtMatmul",
                      {bytes(w_layout) + bytes(a_layout) + scales + bytes(out_layout) * (accumulate ? 2 : 1),
-                      static_cast<int64_t>(2 * w_layout.rows * w_layout.cols * a_layout.cols)});
+                      static_cast<int64_t>(2 * w_layout.rows * w_layout.cols * out_layout.cols)});
              ++TheWorld().counts.algorithms[chosen.place];
              TheWorld().clock_us += microseconds;
              if (TheWorld().count_only) return;

@@ -167,6 +167,9 @@ void AddTyped(Kernels& to) {
             [](char*, auto... args) { AddBiasToRow<decltype(vectors)::value>(args...); }),
         0, 1024, true};
   });
+  to["AddTo"] = {
+      Bind<double*, const float*, int64_t, int64_t>([](char*, auto... args) { AddRowTo(args...); }), 0, 1024,
+      true};
 }
 
 void AddProducts(Kernels& to) {

@@ -286,6 +286,10 @@ Costs MakeCosts() {
   to["Sample"] = Counted<SampleArgs>([](int64_t grid, const SampleArgs& args) -> Cost {
     return {grid * args.vocab * 4, 0};
   });
+  to["AddTo"] = Counted<double*, const float*, int64_t, int64_t>(
+      [](int64_t grid, double*, const float*, int64_t, int64_t cols) -> Cost {
+        return {grid * cols * 20, 0};
+      });
   for (const char* const vectors : {"true", "false"}) {
     to[std::string("AddBias<") + vectors + ">"] =
         Counted<const float*, int64_t, const float*, Bf16*, int64_t, int64_t>(
