@@ -4,7 +4,7 @@ if(NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" OR ALUDEL_SANITIZE)
   return()
 endif()
 
-set(names aludel-prefill aludel-decode aludel-gateway aludel-bench aludel-eval aludel-inspect)
+set(names aludel-prefill aludel-decode aludel-gateway aludel-bench aludel-calibrate aludel-eval aludel-inspect)
 if(ALUDEL_TESTS)
   list(APPEND names gpu_tests ops_bench model_bench)
 endif()

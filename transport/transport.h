@@ -66,6 +66,9 @@ class Channel {
   virtual void Send(absl::Span<const uint8_t> header, absl::Span<const uint8_t> payload,
                     std::function<void(absl::Status)> done) = 0;
 
+  // Bytes that have left so far, of unfinished sends, too, where the transport can tell; 0 elsewhere. From any thread.
+  virtual uint64_t written() const { return 0; }
+
   // False once the peer is known to be gone. A hung peer is not noticed here: deadlines are the caller's.
   virtual bool healthy() const = 0;
 

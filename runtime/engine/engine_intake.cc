@@ -49,13 +49,15 @@ void EngineIntake::FallBack(Sequence& sequence, const absl::Status& reason) {
 }
 
 void EngineIntake::DropFrames(SequenceId id) {
-  for (auto frame = frames_.begin(); frame != frames_.end();) {
-    if (frame->id != id) {
-      ++frame;
-      continue;
+  for (std::deque<PendingFrame>* const frames : {&frames_, &second_parts_}) {
+    for (auto frame = frames->begin(); frame != frames->end();) {
+      if (frame->id != id) {
+        ++frame;
+        continue;
+      }
+      frame->release();
+      frame = frames->erase(frame);
     }
-    frame->release();
-    frame = frames_.erase(frame);
   }
 }
 
@@ -77,7 +79,7 @@ absl::Status EngineIntake::Restart(Sequence& sequence) {
 std::optional<std::pair<SequenceId, absl::Status>> EngineIntake::ApplySome(const SequenceMap& sequences,
                                                                            double step_seconds) {
   Settle();
-  if (frames_.empty()) return std::nullopt;
+  if (empty()) return std::nullopt;
   if (unread_.size() == kMostUnread) {
     unread_.front().read->Await();
     Settle();
@@ -92,9 +94,10 @@ std::optional<std::pair<SequenceId, absl::Status>> EngineIntake::ApplySome(const
     const std::chrono::duration<double> taken = SteadyClock::now() - begun;
     return taken.count() < kShareOfAStep * step_seconds;
   };
-  for (int i = 0; !failed && !frames_.empty() && may_go_on(i); ++i) {
-    PendingFrame frame = std::move(frames_.front());
-    frames_.pop_front();
+  for (int i = 0; !failed && !empty() && may_go_on(i); ++i) {
+    std::deque<PendingFrame>& frames = frames_.empty() ? second_parts_ : frames_;
+    PendingFrame frame = std::move(frames.front());
+    frames.pop_front();
     const auto found = sequences.find(frame.id);
     if (found != sequences.end() && found->second->upgrading) {
       UpgradeOne(*found->second, frame);
@@ -178,8 +181,10 @@ absl::Status EngineIntake::Apply(Sequence& sequence, Receiving& receiving, int p
 }
 
 void EngineIntake::ReleaseAll() {
-  for (PendingFrame& frame : frames_) frame.release();
-  frames_.clear();
+  for (std::deque<PendingFrame>* const frames : {&frames_, &second_parts_}) {
+    for (PendingFrame& frame : *frames) frame.release();
+    frames->clear();
+  }
   if (!unread_.empty()) unread_.back().read->Await();
   Settle();
 }

@@ -54,9 +54,11 @@ class EngineIntake {
   // Prepares the decoder of a sequence that has blocks for everything handed over. After an error the
   // sequence must fall back.
   absl::Status Begin(Sequence& sequence);
-  void Push(PendingFrame frame) { frames_.push_back(std::move(frame)); }
-  bool empty() const { return frames_.empty(); }
-  // Reconstructs a few frames, in order of arrival, or what takes a small part of a step, of which the last one took
+  void Push(PendingFrame frame) {
+    (frame.header.coverage.plane > 0 ? second_parts_ : frames_).push_back(std::move(frame));
+  }
+  bool empty() const { return frames_.empty() && second_parts_.empty(); }
+  // Reconstructs a few frames, in order of arrival but second parts behind all others, for which prompts wait, or what takes a small part of a step, of which the last one took
   // `step_seconds`: handoffs may delay running decodes by these and no more. Where no step waits for the device, which is as
   // many frames behind as it may be, waits for some of them. Stops at a sequence that must fall back, and returns why.
   std::optional<std::pair<SequenceId, absl::Status>> ApplySome(const SequenceMap& sequences,
@@ -95,7 +97,7 @@ class EngineIntake {
   EngineBlocks* const blocks_;
   EngineStats* const counters_;
   StreamMarks* const marks_;  // null: what is applied is read
-  std::deque<PendingFrame> frames_;
+  std::deque<PendingFrame> frames_, second_parts_;
   std::deque<Unread> unread_;  // oldest first, at most kMostUnread
 };
 

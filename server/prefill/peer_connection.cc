@@ -8,7 +8,11 @@ void PeerConnection::Send(absl::Span<const uint8_t> header, absl::Span<const uin
     // Many may send at once; the lock only keeps Close away.
     absl::ReaderMutexLock lock(&mutex_);
     if (channel_ != nullptr) {
-      channel_->Send(header, payload, std::move(done));
+      // The channel ends every send before it goes, and goes with this.
+      channel_->Send(header, payload, [this, done = std::move(done)](const absl::Status& status) {
+        ++ended_;
+        done(status);
+      });
       return;
     }
   }
@@ -18,6 +22,11 @@ void PeerConnection::Send(absl::Span<const uint8_t> header, absl::Span<const uin
 bool PeerConnection::healthy() const {
   absl::ReaderMutexLock lock(&mutex_);
   return channel_ != nullptr && channel_->healthy();
+}
+
+uint64_t PeerConnection::progress() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  return ended_ + (channel_ == nullptr ? 0 : channel_->written());
 }
 
 void PeerConnection::Close() {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,11 +21,14 @@ class PeerConnection {
   void Send(absl::Span<const uint8_t> header, absl::Span<const uint8_t> payload,
             std::function<void(absl::Status)> done);
   bool healthy() const;
+  // Grows while the peer takes what is sent: by sends that have ended, and by bytes where the transport can tell.
+  uint64_t progress() const;
   // Ends every unfinished send with Cancelled before it returns. Not from the transport's progress thread
   // (so not from a `done`).
   void Close();
 
  private:
+  std::atomic<uint64_t> ended_{0};
   mutable absl::Mutex mutex_;
   std::unique_ptr<Channel> channel_ ABSL_GUARDED_BY(mutex_);
 };

@@ -15,10 +15,12 @@
 namespace aludel {
 namespace {
 
-// How long the sends of a stopped run may take to end by themselves: a hanging peer gets no longer.
+// How long the sends of a stopped run may make no progress before their connection is closed, which other runs share: a
+// hanging peer gets no longer. And how long they may take in all, as a peer that takes byte by byte holds the run's memory.
 constexpr absl::Duration kSendGrace = absl::Seconds(1);
-// The same where only second parts of frames were left to send. Most runs are stopped there, by the end of an answer, and one of
-// those frames alone is on its way, over a link that is slow: other runs, whose connection it is, too, shall not fail for that.
+constexpr absl::Duration kMostGrace = absl::Seconds(60);
+// The first where only second parts of frames were left to send. Most runs are stopped there, by the end of an answer, over a link
+// that is slow, and not every transport can tell that a frame is on its way.
 constexpr absl::Duration kUpgradeGrace = absl::Seconds(10);
 // Interval of retries for a window in a full arena.
 constexpr absl::Duration kArenaLook = absl::Milliseconds(5);
@@ -339,12 +341,11 @@ void PrefillRun::Stop(const absl::Status& reason) {
   if (producer != nullptr) producer->Stop(reason);
   if (upgrades != nullptr) upgrades->Stop();
   const bool produced = producer == nullptr && upgrades != nullptr;
-  context_.timer->At(MonotonicNow() + (produced ? kUpgradeGrace : kSendGrace), [weak = weak_from_this()] {
-    if (const auto run = weak.lock()) run->CloseConnection();
-  });
+  CloseUnlessItMoves(/*before=*/std::nullopt, produced ? kUpgradeGrace : kSendGrace,
+                     MonotonicNow() + kMostGrace);
 }
 
-void PrefillRun::CloseConnection() {
+void PrefillRun::CloseUnlessItMoves(std::optional<uint64_t> before, absl::Duration grace, absl::Time until) {
   std::shared_ptr<PeerConnection> connection;
   {
     absl::MutexLock lock(&mutex_);
@@ -352,6 +353,13 @@ void PrefillRun::CloseConnection() {
     connection = connection_;
   }
   if (connection == nullptr) return;
+  const uint64_t now = connection->progress();
+  if (now != before && MonotonicNow() < until) {
+    context_.timer->At(MonotonicNow() + grace, [weak = weak_from_this(), now, grace, until] {
+      if (const auto run = weak.lock()) run->CloseUnlessItMoves(now, grace, until);
+    });
+    return;
+  }
   spdlog::warn("request={} its receiver takes no frames: closing the connection", spec_.request_id);
   context_.connections->Close(std::move(connection));
 }

@@ -101,7 +101,9 @@ class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
   // No frame is sent any more.
   void Finish(KvSender& sender);
   void OnSent(const KvSender::Outcome& outcome);
-  void CloseConnection();
+  // Closes the connection of a stopped run whose sends do not end, once its progress is what it was `before`, or at `until`; else
+  // looks again after `grace`.
+  void CloseUnlessItMoves(std::optional<uint64_t> before, absl::Duration grace, absl::Time until);
   void ExportSpan(const absl::Status& status, const KvSender::Outcome& outcome);
   void End(const absl::Status& status, const KvSender::Outcome& outcome);
 

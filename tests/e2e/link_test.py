@@ -2,8 +2,8 @@
 end of a veth pair, and the decode server and the gateway in another one. The link is cut in the midst of a handoff,
 so that nothing more comes and nothing says so: the first token comes at most local prefill and a fifth of the
 handoff's prediction after the cut; requests that come while it is cut, and after it is mended, are answered alike,
-and nothing of the cut handoff stays with either server. Over a slow link what is handed over is right, and trying it
-costs a bounded time.
+and nothing of the cut handoff stays with either server. Over a slow link what is handed over is right, trying it
+costs a bounded time, and a client that leaves costs the others nothing.
 
     link_test.py --bin build/release/bin
 
@@ -38,6 +38,7 @@ SLOW_BYTES_PER_S = 400_000
 SLACK_S = 5.0
 HANDOFF_TIMEOUT_MS = 50000  # longer than all waits here: what ends a cut handoff is local prefill beside it
 LATE_SHARE = 0.2  # HedgeConfig's default
+EXACT = {"fidelity": "exact"}
 
 
 def command(*words: str) -> None:
@@ -150,14 +151,19 @@ models {{ name: "demo" directory: "deploy/demo/base" decode_targets: "127.0.0.1:
         for server in (self.decode, self.prefill):
             wait(lambda server=server: not server.leftovers(), 30, lambda server=server: f"idle: {server.leftovers()}")
 
-    def ask(self, number: int, exact: bool = False) -> Dict:
-        """A streamed answer: its text, "first", when its first token came, and what the servers say of it."""
+    def begin(self, number: int, wishes: Dict) -> http.client.HTTPConnection:
+        """Asks, and waits for nothing."""
         # No two begin alike.
         prompt = [100 + number] + [10 + (i * 37) % 2000 for i in range(1, PROMPT_TOKENS)]
         body = {"model": "demo", "prompt": prompt, "max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True,
-                "stream": True, "aludel": {"fidelity": "exact"} if exact else {}}
+                "stream": True, "aludel": wishes}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        return connection
+
+    def ask(self, number: int, wishes: Optional[Dict] = None) -> Dict:
+        """A streamed answer: its text, "first", when its first token came, and what the servers say of it."""
+        connection = self.begin(number, wishes or {})
         response = connection.getresponse()
         if response.status != 200:
             raise RuntimeError(f"{response.status}: {response.read().decode()}")
@@ -191,7 +197,7 @@ def check(holds: bool, what: str) -> None:
 
 def cut_in_mid_transfer(fleet: Fleet) -> None:
     fleet.link.cap(SLOW_BYTES_PER_S)
-    local = [fleet.ask(number, exact=True) for number in range(3)]
+    local = [fleet.ask(number, EXACT) for number in range(3)]
     taught = fleet.ask(10)
     check(taught["plan"] == "remote", f"over a link that works: {taught}")
     frames = r'aludel_handoff_frames_total\{direction="received",format="raw"\}'
@@ -245,7 +251,7 @@ def fallbacks(fleet: Fleet) -> Dict[str, float]:
 def capped(fleet: Fleet) -> None:
     """At 200 kbit/s frames take a minute, and gRPC waits behind them."""
     fleet.link.cap(25_000)
-    local = [fleet.ask(number, exact=True) for number in range(3)]
+    local = [fleet.ask(number, EXACT) for number in range(3)]
     tried = fleet.ask(0)
     computed = max(one["ttft"] for one in local)
     print(f"200 kbit/s: local prefill took {computed:.2f} s, the request that tried the handoff {tried['ttft']:.2f} s "
@@ -258,10 +264,31 @@ def capped(fleet: Fleet) -> None:
     fleet.wait_idle()
 
 
+def left(fleet: Fleet) -> None:
+    """Two handoffs share a connection, whose frames take seconds. The client of one leaves, and the other does not notice."""
+    fleet.link.cap(SLOW_BYTES_PER_S)
+    raw = {"format": "raw"}  # a named format is not hedged
+    local = fleet.ask(1, EXACT)
+    check(fleet.ask(10, raw)["plan"] == "remote", "over a link that works")
+    frames = r'aludel_handoff_frames_total\{direction="received",format="raw"\}'
+    before, answer = fleet.metric(frames), {}
+    leaving = fleet.begin(0, raw)
+    staying = threading.Thread(target=lambda: answer.update(fleet.ask(1, raw)))
+    staying.start()
+    wait(lambda: fleet.metric(frames) > before, 30, "the first frame")
+    leaving.close()
+    staying.join()
+    check(answer.get("plan") == "remote" and answer["text"] == local["text"], f"{answer}, want {local}")
+    check(fleet.metric(r"aludel_replans_total\{[^}]*\}") == 0, "the handoff that stayed was begun anew")
+    check("takes no frames" not in fleet.prefill.log_tail(), "the connection was closed")
+    print(f"left: the handoff that stayed took {answer['ttft']:.2f} s")
+    fleet.wait_idle()
+
+
 def run(binaries: Path) -> int:
     link = Link()
     with tempfile.TemporaryDirectory(prefix="aludel-link-") as folder:
-        scenarios = [(cut_in_mid_transfer, ""), (capped, 'planner { by_prediction: true }')]
+        scenarios = [(cut_in_mid_transfer, ""), (capped, 'planner { by_prediction: true }'), (left, "")]
         try:
             for number, (scenario, planner) in enumerate(scenarios):
                 fleet = Fleet(link, binaries, Path(folder) / str(number), planner)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Callable, List, NamedTuple, Optional, Tuple
 
+import calibrate
 import cublas
 import engine
 import kernels
@@ -35,7 +36,7 @@ class Part(NamedTuple):
 def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
     """The most wanted first: what is last is what lacks time."""
     return [
-        Part("unit", 60, [f"failed_tests_{name}" for name in kernels.SMALL_TESTS],
+        Part("unit", 50, [f"failed_tests_{name}" for name in kernels.SMALL_TESTS],
              lambda clock: kernels.unit(bundle, report, clock)),
         Part("attention", 30, ["gemm_peak", "copy_bandwidth", "attention_gemm_share_8k", "attention_gemm_share_8k_grid",
                                "attention_gemm_share_8k_mma"],
@@ -43,11 +44,11 @@ def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
         Part("parity", 25, ["greedy_parity"], lambda clock: parity.parity(bundle, report, clock)),
         Part("quality", 20, [f"quality_kl_{name}" for name in quality.FORMATS],
              lambda clock: quality.quality(bundle, report, clock)),
-        Part("engine", 60, ["prefill_gemm_share", "decode_bandwidth_share"],
+        Part("engine", 50, ["prefill_gemm_share", "decode_bandwidth_share"],
              lambda clock: engine.engine(bundle, report, model, clock)),
-        Part("ttft", 90, ttft.Study(bundle, report, model).names(),
+        Part("ttft", 80, ttft.Study(bundle, report, model).names(),
              lambda clock: ttft.ttft(bundle, report, model, clock)),
-        Part("sanitizer", 35, [row for _, _, row in sanitizer.RUNS],
+        Part("sanitizer", 30, [row for _, _, row in sanitizer.RUNS],
              lambda clock: sanitizer.sanitizer(bundle, report, clock)),
         Part("peers", 35, ["gemm_peak_vs_torch", *(f"{what}_vs_{peer}" for peer in engine.PEERS for what in ("prefill", "decode"))],
              lambda clock: engine.peers(bundle, report, model, clock)),
@@ -58,6 +59,7 @@ def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
              lambda clock: engine.fp8(bundle, report, model, clock)),
         Part("adapters", 20, [name for name, _ in engine.ADAPTER_STEPS.values()],
              lambda clock: engine.adapters(bundle, report, model, clock)),
+        Part("calibrate", 35, ["calibrate_kl", "calibrate_minutes"], lambda clock: calibrate.calibrate(bundle, report, model, clock)),
         Part("ops", 25, [], lambda clock: kernels.ops(bundle, report, clock)),
         Part("profile", 20, [f"profile_{phase}_{name}" for phase, names in profile_kernels.KERNELS.items() for name in names],
              lambda clock: profile_kernels.profile(bundle, report, model, clock)),
@@ -65,7 +67,7 @@ def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
 
 
 WARM_SECONDS = 40.0  # for reading PyTorch from disk
-WITH_MODEL = {"engine", "peers", "codec", "ttft", "graphs", "adapters", "fp8", "profile"}
+WITH_MODEL = {"calibrate", "engine", "peers", "codec", "ttft", "graphs", "adapters", "fp8", "profile"}
 
 
 def limit(shares: List[float], index: int, whole: float, left: float) -> float:

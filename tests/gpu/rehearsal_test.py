@@ -61,7 +61,7 @@ class Rehearsal(unittest.TestCase):
         for name in ("gemm_peak", "copy_bandwidth", "prefill_gemm_share", "decode_bandwidth_share", "link_path",
                      "ttft_oracle_256", "codec_prefill_share", "codec_prefill_share_scd",
                      "decode_rate_batch_1_without_graphs", "adapters_step_ratio", "adapters_step_ratio_of_one",
-                     "adapters_prefill_ratio"):
+                     "adapters_prefill_ratio", "calibrate_minutes"):
             self.assertGreater(self.rows[name]["value"] or 0, 0, self.rows[name])
         for form in ("", "_raw", "_int4", "_scd"):
             for state in ("warm", "cold"):
@@ -73,7 +73,8 @@ class Rehearsal(unittest.TestCase):
 
     def test_the_device_agrees_with_the_cpu(self) -> None:
         self.assertEqual(self.rows["greedy_parity"]["value"], 1, self.rows["greedy_parity"])
-        self.assertEqual(self.rows["quality_kl_aludel-p2"]["value"], 1, self.rows["quality_kl_aludel-p2"])
+        for name in ("quality_kl_aludel-p2", "calibrate_kl"):
+            self.assertEqual(self.rows[name]["value"], 1, self.rows[name])
         for name in ("ops_test", "device_test", "handoff_test"):
             self.assertEqual(self.rows[f"failed_tests_{name}"]["value"], 0, self.rows[f"failed_tests_{name}"])
 

@@ -12,7 +12,7 @@
 #   --device   cuda:N, or cpu to rehearse
 #   --out      default tests/gpu/results/DEVICE-DATE.json, copied to $OUT with the log where that names a folder
 #   --minutes  for all parts together; each has its share, and what those before it left
-#   --only     of: unit attention parity quality engine ttft sanitizer peers codec graphs ops profile
+#   --only     of: unit attention parity quality engine ttft sanitizer peers codec graphs fp8 adapters calibrate ops profile
 #   --again    measures what the results file has, too
 #   --small    the demo models at small sizes: a rehearsal of seconds
 set -euo pipefail

@@ -82,6 +82,7 @@ void TcpSender::Flush() {
 
 void TcpSender::Written(size_t bytes) {
   written_ += bytes;
+  state_->written.fetch_add(bytes, std::memory_order_relaxed);
   while (!writing_.empty() && written_ >= WireBytes(writing_.front())) {
     const TcpSend send = std::move(writing_.front());
     writing_.pop_front();

@@ -22,7 +22,8 @@ namespace aludel {
 // What a channel's callers and the progress thread both look at.
 struct TcpChannelState {
   std::atomic<bool> healthy{true};
-  std::atomic<int> unfinished{0};  // sends, from Send until just before their `done`
+  std::atomic<int> unfinished{0};    // sends, from Send until just before their `done`
+  std::atomic<uint64_t> written{0};  // bytes that the kernel has taken
 };
 
 // One message on its way out.

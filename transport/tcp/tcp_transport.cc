@@ -59,6 +59,7 @@ class TcpChannel : public Channel {
     refuse(absl::ResourceExhaustedError("send: the command queue of the transport is full"));
   }
 
+  uint64_t written() const override { return state_->written; }
   bool healthy() const override { return state_->healthy; }
   std::string lanes() const override { return lanes_; }
 

@@ -158,30 +158,33 @@ void HandoffAttempt::RunEnded() {
 }
 
 void HandoffAttempt::AwaitFrames(uint64_t received_before, absl::Duration idle) {
-  const std::optional<uint64_t> received = context_.receiver->Received(ticket_);
+  const std::optional<KvReceiver::Arrivals> arrivals = context_.receiver->ArrivalsOf(ticket_);
   std::shared_ptr<TicketOwner> owner;
   uint64_t announced = 0;
   {
     absl::MutexLock lock(&mutex_);
     announced = announced_;
-    if (closed_ || !received || *received >= announced) return;
-    idle = *received == received_before ? idle + kReceiveLook : absl::ZeroDuration();
+    if (closed_ || !arrivals || arrivals->frames >= announced) return;
+    // One frame may take long over a slow link. Its connection's end, or the deadline, ends it.
+    const bool idles = arrivals->frames == received_before && !arrivals->more_under_way;
+    idle = idles ? idle + kReceiveLook : absl::ZeroDuration();
     if (idle <= ReceivePatience(context_.options->handoff_timeout)) {
       frames_timer_ = context_.timer->At(MonotonicNow() + kReceiveLook,
-                                         [weak = weak_from_this(), owner = owner_, received, idle] {
+                                         [weak = weak_from_this(), owner = owner_, arrivals, idle] {
                                            // The server's context lives as long as there are owners.
                                            const auto alive = owner.lock();
                                            const auto self = weak.lock();
                                            if (alive != nullptr && self != nullptr)
-                                             self->AwaitFrames(*received, idle);
+                                             self->AwaitFrames(arrivals->frames, idle);
                                          });
       return;
     }
     owner = owner_.lock();
   }
   if (owner == nullptr) return;
-  owner->OnTicketLost(ticket_, absl::DataLossError(absl::StrFormat(
-                                   "%d of %d frames have arrived and no more come", *received, announced)));
+  owner->OnTicketLost(ticket_,
+                      absl::DataLossError(absl::StrFormat("%d of %d frames have arrived and no more come",
+                                                          arrivals->frames, announced)));
 }
 
 absl::Time HandoffAttempt::last_frame() const {
@@ -195,7 +198,11 @@ bool HandoffAttempt::AllHere() const {
     absl::MutexLock lock(&mutex_);
     announced = announced_;
   }
-  return announced > 0 && context_.receiver->Received(ticket_).value_or(announced) >= announced;
+  const std::optional<KvReceiver::Arrivals> arrivals = context_.receiver->ArrivalsOf(ticket_);
+  if (announced > 0) return !arrivals || arrivals->frames >= announced;
+  // Second parts leave behind the last of the first ones.
+  const std::optional<TicketUsage> usage = context_.receiver->UsageOf(ticket_);
+  return usage && usage->upgrade_bytes > 0;
 }
 
 }  // namespace aludel

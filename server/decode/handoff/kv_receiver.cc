@@ -65,10 +65,12 @@ std::optional<KvReceiver::Usage> KvReceiver::UsageOf(const TicketId& id) const {
   return found->second->usage;
 }
 
-std::optional<uint64_t> KvReceiver::Received(const TicketId& id) const {
-  const std::optional<Usage> usage = UsageOf(id);
-  if (!usage) return std::nullopt;
-  return usage->frames;
+std::optional<KvReceiver::Arrivals> KvReceiver::ArrivalsOf(const TicketId& id) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = tickets_.find(id);
+  if (found == tickets_.end()) return std::nullopt;
+  const Ticket& ticket = *found->second;
+  return Arrivals{ticket.usage.frames, ticket.sequences.size() > ticket.usage.frames};
 }
 
 KvReceiver::Usage KvReceiver::Close(const TicketId& id, TicketState end) {

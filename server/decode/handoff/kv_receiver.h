@@ -65,8 +65,12 @@ class KvReceiver : public MessageHandler {
   Usage Close(const TicketId& id, TicketState end);
   // What was received so far; nothing for a ticket that is not open.
   std::optional<Usage> UsageOf(const TicketId& id) const;
-  // Its frames.
-  std::optional<uint64_t> Received(const TicketId& id) const;
+  // Its frames: those that are whole, and whether another has begun to come. Nothing for a ticket that is not open.
+  struct Arrivals {
+    uint64_t frames = 0;
+    bool more_under_way = false;
+  };
+  std::optional<Arrivals> ArrivalsOf(const TicketId& id) const;
   // Loses every ticket whose deadline has passed.
   void Reap();
 

@@ -1,5 +1,9 @@
 #include "runtime/engine/engine_intake.h"
 
+#include <cstdint>
+#include <utility>
+#include <vector>
+
 #include "gtest/gtest.h"
 #include "runtime/engine/engine_stats.h"
 #include "tests/runtime/engine/engine_fixture.h"
@@ -21,6 +25,26 @@ TEST_F(EngineTest, AppliesAsManyFramesAsASmallPartOfAStepTakes) {
   EXPECT_FALSE(intake.ApplySome({}, /*step_seconds=*/3600).has_value());
   EXPECT_EQ(released, 30) << "another step would take longer than all of them";
   EXPECT_EQ(counters.frames_rejected, 30);
+  EXPECT_TRUE(intake.empty());
+}
+
+TEST_F(EngineTest, SecondPartsOfSomeWaitForFirstPartsOfOthers) {
+  EngineStats counters;
+  EngineIntake intake(model_.get(), /*pool=*/nullptr, /*blocks=*/nullptr, &counters);
+  std::vector<int> released;
+  const auto push = [&](int number, uint16_t plane) {
+    PendingFrame frame{.id = 1, .header = {}, .header_bytes = {}, .payload = {}, .release = {}};
+    frame.header.coverage.plane = plane;
+    frame.release = [&released, number] { released.push_back(number); };
+    intake.Push(std::move(frame));
+  };
+  for (int i = 0; i < 6; ++i) push(i, /*plane=*/1);
+  for (int i = 10; i < 15; ++i) push(i, /*plane=*/0);
+  intake.ApplySome({}, /*step_seconds=*/0);
+  EXPECT_EQ(released, (std::vector<int>{10, 11, 12, 13, 14, 0, 1, 2}));
+  EXPECT_FALSE(intake.empty());
+  intake.ReleaseAll();
+  EXPECT_EQ(released.size(), 11u);
   EXPECT_TRUE(intake.empty());
 }
 

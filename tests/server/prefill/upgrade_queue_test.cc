@@ -142,6 +142,8 @@ TEST_F(Upgrades, WaitForCreditAndGoOnWithIt) {
   Send();
   // The first three frames have credit, the last has not.
   while (inbox_.frames().size() < 3) absl::SleepFor(absl::Milliseconds(1));
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_EQ(inbox_.frames().size(), 3u);
   sender_->Grant(4 * 64);
   ASSERT_TRUE(Done());
   EXPECT_EQ(Finish().frames, 4u);

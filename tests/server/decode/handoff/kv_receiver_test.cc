@@ -1,5 +1,6 @@
 #include "server/decode/handoff/kv_receiver.h"
 
+#include <algorithm>
 #include <future>
 #include <optional>
 
@@ -168,7 +169,7 @@ TEST_F(Receiver, CountsSecondPartsOfFramesApart) {
   const std::optional<KvReceiver::Usage> usage = receiver_.UsageOf(kTicket);
   ASSERT_TRUE(usage.has_value());
   EXPECT_EQ(usage->frames, 3);
-  EXPECT_EQ(receiver_.Received(kTicket), 3);
+  EXPECT_EQ(receiver_.ArrivalsOf(kTicket)->frames, 3);
   EXPECT_EQ(usage->bytes, 2 * (kFrameHeaderBytes + 32));
   EXPECT_EQ(usage->upgrade_bytes, kFrameHeaderBytes + 32);
   EXPECT_EQ(usage->last_received - usage->first_received, absl::Seconds(1))
@@ -347,6 +348,24 @@ TEST_F(Receiver, TellsWhichTicketIsMeant) {
   EXPECT_EQ(receiver_.open_tickets(), 1);
 }
 
+TEST_F(Receiver, AFrameIsUnderWayFromItsHeaderToItsLastByte) {
+  const auto under_way = [&] { return receiver_.ArrivalsOf(kTicket)->more_under_way; };
+  Send(Frame(0));
+  EXPECT_FALSE(under_way());
+  const std::vector<uint8_t> payload(32, 0xab);
+  const auto header = EncodeFrameHeader(Frame(1), payload);
+  const absl::Span<uint8_t> place = receiver_.OnHeader(/*id=*/999, header, payload.size());
+  ASSERT_EQ(place.size(), payload.size());
+  EXPECT_TRUE(under_way());
+  EXPECT_EQ(receiver_.ArrivalsOf(kTicket)->frames, 1);
+  std::copy(payload.begin(), payload.end(), place.begin());
+  receiver_.OnPayload(999, absl::OkStatus());
+  EXPECT_FALSE(under_way());
+  EXPECT_EQ(receiver_.ArrivalsOf(kTicket)->frames, 2);
+  receiver_.Close(kTicket, TicketState::kCompleted);
+  EXPECT_FALSE(receiver_.ArrivalsOf(kTicket).has_value());
+}
+
 TEST_F(Receiver, FramesForAnOwnerThatHasGoneAreReleased) {
   receiver_.Close(kTicket, TicketState::kAbandoned);
   OpenTicket(256, 192);
@@ -354,7 +373,7 @@ TEST_F(Receiver, FramesForAnOwnerThatHasGoneAreReleased) {
   owner_ = std::make_shared<Recorder>();
   ASSERT_TRUE(gone.expired());
   for (uint32_t i = 0; i < 40; ++i) Send(Frame(i));  // ten times what the window holds
-  EXPECT_EQ(receiver_.Received(kTicket), 40);
+  EXPECT_EQ(receiver_.ArrivalsOf(kTicket)->frames, 40);
   Send(Frame(41));
   EXPECT_EQ(Dropped("gap"), "1");
   EXPECT_EQ(receiver_.open_tickets(), 0);
