@@ -150,7 +150,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="directory to write")
     parser.add_argument("--prompts", type=int, default=240, help="prompts to calibrate with (default 240)")
     parser.add_argument("--questions", type=int, default=500, help="questions to evaluate with (default 500)")
-    parser.add_argument("--passages", type=int, default=120, help="passages to tune on (default 120)")
+    parser.add_argument("--passages", type=int, default=360, help="passages to tune on (default 360)")
     parser.add_argument("--seed", type=int, default=7, help="seed of what is drawn (default 7)")
     options = parser.parse_args(arguments)
     try:
