@@ -25,9 +25,10 @@ take then.
 
 The day is cut into parts that are played under each choice in turn, in random order, so that what else the machine does falls on
 all alike. With --only it does not: then only a machine that does nothing else gives figures to compare. --parts 24 --hours 18-24
-plays the evening alone. Each part begins with idle servers and full buckets of the limits. The planner has servers and links of its
-own, so that it knows only what its own requests have taught it; it is taught by --teach requests before the day begins, and again
-where the day is resumed.
+plays the evening alone. The planner has servers and links of its own, so that it knows only what its own requests have taught it. Each
+part begins with new servers, those of the planner first in every other one, and full buckets of the limits; the planner is taught by
+--teach requests before it. (Two decode servers of one configuration differ by 5 to 20 % in what a prefill takes, by where their
+memory happens to lie: a day on one pair of processes says as much of them as of the choices. So take many parts.)
 
 An hour's interval is that of 95 % of resamplings of its requests, in runs of five, which keep what choices had for one request
 together; the best fixed choice is found anew in each. "Never over 1.05 times" is taken to mean: in no hour is the whole
@@ -356,33 +357,32 @@ def play_day(options: argparse.Namespace, folder: Path, runs: Runs, pair: Pair, 
     """What `runs` lacks of these choices."""
     prompts = Prompts(options.seed)
     day, seconds, sites = make_world(options, runs.measured())
-    patient = "handoff_timeout_ms: 60000"
-    fleets: Dict[bool, SiteFleet] = {}  # of the planner, and of what is forced
-    try:
-        for number, planned in enumerate((True, False), start=1):
-            if any((choice == PLANNER) == planned and runs.lacks(choice, wanted_parts(options)) for choice in choices):
+    draw = random.Random(options.seed)
+    part = seconds / options.parts
+    for number in wanted_parts(options):
+        lacking = [choice for choice in draw.sample(choices, len(choices)) if str(number) not in runs.parts(choice)]
+        if not lacking:
+            continue
+        fleets: Dict[bool, SiteFleet] = {}  # of the planner, and of what is forced
+        try:
+            for planned in sorted({choice == PLANNER for choice in lacking}, reverse=number % 2 == 0):
                 more = "planner { by_prediction: true min_remote_tokens: 16 }" if planned else ""
-                fleets[planned] = SiteFleet(options.bin, folder / f"fleet-{number}", sites, pair, f"{patient} {more}",
-                                            number=number)
+                fleets[planned] = SiteFleet(options.bin, folder / f"fleet-{number}-{int(planned)}", sites, pair,
+                                            f"handoff_timeout_ms: 60000 {more}", number=1 + int(planned))
                 fleets[planned].start()
-        draw = random.Random(options.seed)
-        for _ in range(options.teach if True in fleets else 0):
-            first_token(fleets[True].port, prompts.make(length(draw, options.median_tokens)), {})
-        part = seconds / options.parts
-        for number in wanted_parts(options):
-            for choice in draw.sample(choices, len(choices)):
-                if str(number) in runs.parts(choice):
-                    continue
+            for _ in range(options.teach if True in fleets else 0):
+                first_token(fleets[True].port, prompts.make(length(draw, options.median_tokens)), {})
+            for choice in lacking:
                 player = Part(choice, fleets[choice == PLANNER], options.format, prompts)
                 runs.parts(choice)[str(number)] = player.play(day, number * part, (number + 1) * part)
                 runs.save()
-            print(f"part {number + 1} of {options.parts} played", file=sys.stderr, flush=True)
-    except RuntimeError as error:
-        tails = "\n".join(fleet.tails() for fleet in fleets.values())
-        raise RuntimeError(f"{error}\n{tails}") from error
-    finally:
-        for fleet in fleets.values():
-            fleet.stop()
+        except RuntimeError as error:
+            tails = "\n".join(fleet.tails() for fleet in fleets.values())
+            raise RuntimeError(f"{error}\n{tails}") from error
+        finally:
+            for fleet in fleets.values():
+                fleet.stop()
+        print(f"part {number + 1} of {options.parts} played", file=sys.stderr, flush=True)
 
 
 def numbers(text: str) -> List[float]:
@@ -475,7 +475,7 @@ def main() -> int:
     parser.add_argument("--fixed", default="local,remote,from-150,from-400")
     parser.add_argument("--median-tokens", type=float, default=200)
     parser.add_argument("--peak", type=float, default=0.7, help="tokens asked for at noon, of those that local prefill computes")
-    parser.add_argument("--teach", type=int, default=20, help="requests to the planner before the day")
+    parser.add_argument("--teach", type=int, default=20, help="requests to the planner before each part")
     parser.add_argument("--sites", default="east,west", help="beside this one; with fewer cores than sites they share what they compute on")
     parser.add_argument("--limits", default=".3,.15", help="of the links, shares of the bytes that all prompts would take at noon")
     parser.add_argument("--carry", default="2,1",
