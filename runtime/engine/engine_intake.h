@@ -58,9 +58,10 @@ class EngineIntake {
     (frame.header.coverage.plane > 0 ? second_parts_ : frames_).push_back(std::move(frame));
   }
   bool empty() const { return frames_.empty() && second_parts_.empty(); }
-  // Reconstructs a few frames, in order of arrival but second parts behind all others, for which prompts wait, or what takes a small part of a step, of which the last one took
-  // `step_seconds`: handoffs may delay running decodes by these and no more. Where no step waits for the device, which is as
-  // many frames behind as it may be, waits for some of them. Stops at a sequence that must fall back, and returns why.
+  // Reconstructs a few frames, in order of arrival but second parts behind all others, which prompts wait for, or what takes a
+  // small part of a step, of which the last one took `step_seconds`: handoffs may delay running decodes by these and no more.
+  // Where no step waits for the device, which is as many frames behind as it may be, waits for some of them. Stops at a
+  // sequence that must fall back, and returns why.
   std::optional<std::pair<SequenceId, absl::Status>> ApplySome(const SequenceMap& sequences,
                                                                double step_seconds);
   // Forgets an incomplete handoff: the prompt is computed here.

@@ -15,8 +15,9 @@
 namespace aludel {
 namespace {
 
-// How long the sends of a stopped run may make no progress before their connection is closed, which other runs share: a
-// hanging peer gets no longer. And how long they may take in all, as a peer that takes byte by byte holds the run's memory.
+// How long the sends of a stopped run may take to end by themselves before their connection is closed. Where other runs use it, too,
+// how long it may make no progress, as a hanging peer does; and how long these sends may take in all, as one that takes byte by
+// byte holds the run's memory.
 constexpr absl::Duration kSendGrace = absl::Seconds(1);
 constexpr absl::Duration kMostGrace = absl::Seconds(60);
 // The first where only second parts of frames were left to send. Most runs are stopped there, by the end of an answer, over a link
@@ -138,6 +139,7 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
     absl::MutexLock lock(&mutex_);
     stopped = stopped_;
     connection_ = *std::move(connection);
+    if (stopped_.ok()) connection_use_ = connection_->Use();
     sender_ = sender;
   }
   if (!stopped.ok()) return End(stopped, {});
@@ -335,6 +337,7 @@ void PrefillRun::Stop(const absl::Status& reason) {
     absl::MutexLock lock(&mutex_);
     if (ended_ || !stopped_.ok()) return;
     stopped_ = reason;
+    connection_use_ = nullptr;
     producer = producer_;
     upgrades = upgrades_;
   }
@@ -354,7 +357,8 @@ void PrefillRun::CloseUnlessItMoves(std::optional<uint64_t> before, absl::Durati
   }
   if (connection == nullptr) return;
   const uint64_t now = connection->progress();
-  if (now != before && MonotonicNow() < until) {
+  const bool looked = before.has_value();
+  if (!looked || (connection->used() && now != before && MonotonicNow() < until)) {
     context_.timer->At(MonotonicNow() + grace, [weak = weak_from_this(), now, grace, until] {
       if (const auto run = weak.lock()) run->CloseUnlessItMoves(now, grace, until);
     });
@@ -374,6 +378,7 @@ void PrefillRun::End(const absl::Status& status, const KvSender::Outcome& outcom
     ended_ = true;
     ended = timeline_.End(status.code(), MonotonicNow());
     std::swap(connection, connection_);
+    connection_use_ = nullptr;
     std::swap(sender, sender_);
     timer = deadline_timer_;
   }

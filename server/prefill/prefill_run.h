@@ -101,8 +101,8 @@ class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
   // No frame is sent any more.
   void Finish(KvSender& sender);
   void OnSent(const KvSender::Outcome& outcome);
-  // Closes the connection of a stopped run whose sends do not end, once its progress is what it was `before`, or at `until`; else
-  // looks again after `grace`.
+  // Closes the connection of a stopped run whose sends do not end, once no other run uses it, or its progress is what it was `before`,
+  // or at `until`; else, and at first (`before` is none), looks again after `grace`.
   void CloseUnlessItMoves(std::optional<uint64_t> before, absl::Duration grace, absl::Time until);
   void ExportSpan(const absl::Status& status, const KvSender::Outcome& outcome);
   void End(const absl::Status& status, const KvSender::Outcome& outcome);
@@ -129,6 +129,7 @@ class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);   // why Stop was called
   absl::Status produced_ ABSL_GUARDED_BY(mutex_);  // how producing ended
   std::shared_ptr<PeerConnection> connection_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const void> connection_use_ ABSL_GUARDED_BY(mutex_);  // until it is stopped
   std::shared_ptr<KvSender> sender_ ABSL_GUARDED_BY(mutex_);
   Timer::Id deadline_timer_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
