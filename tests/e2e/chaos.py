@@ -87,6 +87,9 @@ class Chaos:
             for number in range(len(self.prompts)):
                 for form in FORMATS:
                     self.learn_one(fleet, number, form)
+        except RuntimeError as error:
+            tails = "\n".join(f"--- {name}\n{server.log_tail()}" for name, server in fleet.servers.items())
+            raise RuntimeError(f"{error}\n{tails}") from error
         finally:
             codes = fleet.stop()
         if any(codes.values()):
