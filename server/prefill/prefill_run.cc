@@ -15,14 +15,15 @@
 namespace aludel {
 namespace {
 
-// How long the sends of a stopped run may take to end by themselves before their connection is closed. Where other runs use it, too,
-// how long it may make no progress, as a hanging peer does; and how long these sends may take in all, as one that takes byte by
-// byte holds the run's memory.
+// How long the sends of a stopped run may take to end by themselves before their connection is closed; and where only second parts of
+// frames were left to send: most runs are stopped there, by the end of an answer, over a link that is slow.
 constexpr absl::Duration kSendGrace = absl::Seconds(1);
-constexpr absl::Duration kMostGrace = absl::Seconds(60);
-// The first where only second parts of frames were left to send. Most runs are stopped there, by the end of an answer, over a link
-// that is slow, and not every transport can tell that a frame is on its way.
 constexpr absl::Duration kUpgradeGrace = absl::Seconds(10);
+// Where other runs use the connection, too, how long it may make no progress: a hanging peer makes none, but a kernel whose buffer is
+// full takes nothing either until a third of that has left, which takes seconds over a slow link. And how long these sends may
+// take in all, as a peer that takes byte by byte holds the run's memory.
+constexpr absl::Duration kStillGrace = absl::Seconds(10);
+constexpr absl::Duration kMostGrace = absl::Seconds(60);
 // Interval of retries for a window in a full arena.
 constexpr absl::Duration kArenaLook = absl::Milliseconds(5);
 // How long a run waits for another that encodes the same: a few times what computing all that waits here would take.
@@ -344,11 +345,14 @@ void PrefillRun::Stop(const absl::Status& reason) {
   if (producer != nullptr) producer->Stop(reason);
   if (upgrades != nullptr) upgrades->Stop();
   const bool produced = producer == nullptr && upgrades != nullptr;
-  CloseUnlessItMoves(/*before=*/std::nullopt, produced ? kUpgradeGrace : kSendGrace,
-                     MonotonicNow() + kMostGrace);
+  const absl::Time now = MonotonicNow();
+  context_.timer->At(now + (produced ? kUpgradeGrace : kSendGrace),
+                     [weak = weak_from_this(), until = now + kMostGrace] {
+                       if (const auto run = weak.lock()) run->CloseUnlessItMoves(std::nullopt, until);
+                     });
 }
 
-void PrefillRun::CloseUnlessItMoves(std::optional<uint64_t> before, absl::Duration grace, absl::Time until) {
+void PrefillRun::CloseUnlessItMoves(std::optional<uint64_t> before, absl::Time until) {
   std::shared_ptr<PeerConnection> connection;
   {
     absl::MutexLock lock(&mutex_);
@@ -356,11 +360,10 @@ void PrefillRun::CloseUnlessItMoves(std::optional<uint64_t> before, absl::Durati
     connection = connection_;
   }
   if (connection == nullptr) return;
-  const uint64_t now = connection->progress();
-  const bool looked = before.has_value();
-  if (!looked || (connection->used() && now != before && MonotonicNow() < until)) {
-    context_.timer->At(MonotonicNow() + grace, [weak = weak_from_this(), now, grace, until] {
-      if (const auto run = weak.lock()) run->CloseUnlessItMoves(now, grace, until);
+  const uint64_t progress = connection->progress();
+  if (connection->used() && progress != before && MonotonicNow() < until) {
+    context_.timer->At(MonotonicNow() + kStillGrace, [weak = weak_from_this(), progress, until] {
+      if (const auto run = weak.lock()) run->CloseUnlessItMoves(progress, until);
     });
     return;
   }

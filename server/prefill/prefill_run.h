@@ -101,9 +101,9 @@ class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
   // No frame is sent any more.
   void Finish(KvSender& sender);
   void OnSent(const KvSender::Outcome& outcome);
-  // Closes the connection of a stopped run whose sends do not end, once no other run uses it, or its progress is what it was `before`,
-  // or at `until`; else, and at first (`before` is none), looks again after `grace`.
-  void CloseUnlessItMoves(std::optional<uint64_t> before, absl::Duration grace, absl::Time until);
+  // Closes the connection of a stopped run whose sends do not end, where no other run uses it, or its progress is what it was `before`,
+  // or at `until`; else looks again.
+  void CloseUnlessItMoves(std::optional<uint64_t> before, absl::Time until);
   void ExportSpan(const absl::Status& status, const KvSender::Outcome& outcome);
   void End(const absl::Status& status, const KvSender::Outcome& outcome);
 
