@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fits build/models/tinyllama-codec: codes by which TinyLlama's cache becomes the cache of its fine-tune `short`.
 # Its work is done where the artifact is there; an interrupted run finds its intermediate files again. It takes about an
-# hour on two cores that multiply bf16, and at most about 80 minutes: what does not fit in these is left out, and it says what.
+# hour on two idle cores with AMX, and at most about 80 minutes: what does not fit in these is left out, and it says what.
 #
 #   deploy/demo/tinyllama/calibrate.sh [--all]
 #

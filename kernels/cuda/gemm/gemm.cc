@@ -16,16 +16,6 @@
 namespace aludel::cuda {
 namespace {
 
-cudaDataType_t CudaType(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
-
-// Two classes above an element's own: whole allocations and whole 16-byte loads. More would split the cache.
-uint32_t Alignment(const void* data, DType dtype) {
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  if (address % 256 == 0) return 256;
-  if (address % 16 == 0) return 16;
-  return static_cast<uint32_t>(SizeOf(dtype));
-}
-
 // Pieces of this many elements: a head matrix of a large vocabulary is not held twice on the host.
 constexpr int64_t kPiece = int64_t{1} << 20;
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/tensor.h"
+
 namespace aludel::cuda {
 
 // A product of cuBLASLt, and the algorithm that makes it: plain values of the library's. Its first matrix is W, see
@@ -19,6 +21,16 @@ struct LtPlan {
 struct LtAlignment {
   uint32_t w, a, out;
 };
+
+inline cudaDataType_t CudaType(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
+
+// Two classes above an element's own: whole allocations and whole 16-byte loads. More would split the cache.
+inline uint32_t Alignment(const void* data, DType dtype) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  if (address % 256 == 0) return 256;
+  if (address % 16 == 0) return 16;
+  return static_cast<uint32_t>(SizeOf(dtype));
+}
 
 // True: it was set.
 template <typename T>

@@ -10,16 +10,6 @@
 namespace aludel::cuda {
 namespace {
 
-cudaDataType_t CudaType(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
-
-// What the address and the rows' distance are multiples of, of 256, 16 and an element.
-uint32_t Alignment(const TensorView& matrix) {
-  for (const uint32_t bytes : {256u, 16u}) {
-    if (reinterpret_cast<uintptr_t>(matrix.data) % bytes == 0) return bytes;
-  }
-  return static_cast<uint32_t>(SizeOf(matrix.dtype));
-}
-
 // cuBLAS counts columns first: a row-major matrix is its transpose there.
 bool Init(const TensorView& matrix, cublasLtMatrixLayoutOpaque_t* layout) {
   return cublasLtMatrixLayoutInit(layout, CudaType(matrix.dtype), matrix.cols, matrix.rows, matrix.stride) ==
@@ -37,7 +27,8 @@ absl::Status GemmEngine::MultiplyFree(const TrainingOps::Factor& a, const Traini
       SetAttribute(&plan, CUBLASLT_MATMUL_DESC_TRANSA, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N) &&
       SetAttribute(&plan, CUBLASLT_MATMUL_DESC_TRANSB, a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N) &&
       Init(b.matrix, &plan.w) && Init(a.matrix, &plan.a) && Init(out, &plan.out);
-  const LtAlignment alignment{Alignment(b.matrix), Alignment(a.matrix), Alignment(out)};
+  const LtAlignment alignment{Alignment(b.matrix.data, b.matrix.dtype),
+                              Alignment(a.matrix.data, a.matrix.dtype), Alignment(out.data, out.dtype)};
   const std::string what = absl::StrFormat("multiply [%d, %d] by [%d, %d] in %s", a.rows(), a.cols(),
                                            b.rows(), b.cols(), Name(a.matrix.dtype));
   const std::vector<LtPlan> plans =
