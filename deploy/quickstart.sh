@@ -168,7 +168,7 @@ if [[ $questions -gt 0 && $model == tinyllama ]]; then
 elif [[ $questions -gt 0 ]]; then
   python3 deploy/demo/ask.py --url "$url" --model chat --questions "$questions"
   python3 deploy/demo/ask.py --url "$url" --model json --questions $(((questions + 2) / 3))
-  echo "A real model, 1.1 G parameters (its codec is a first fit, see deploy/demo/RESULTS.md): deploy/quickstart.sh --model tinyllama"
+  echo "A real model, 1.1 G parameters (how well its codec answers: deploy/demo/RESULTS.md): deploy/quickstart.sh --model tinyllama"
 fi
 
 if $keep; then

@@ -76,7 +76,7 @@ double AludelInputs::raw_bytes() const { return 2.0 * config.layers * config.kv_
 
 absl::StatusOr<AludelInputs> LoadTexts(const AludelJob& job) {
   AludelInputs inputs;
-  ALUDEL_ASSIGN_OR_RETURN(inputs.config, ModelConfig::Load(ModelPath::Parse(job.base.producer).base));
+  ALUDEL_ASSIGN_OR_RETURN(inputs.config, CheckPairs(job.base));
   const ModelConfig& config = inputs.config;
   ALUDEL_ASSIGN_OR_RETURN(inputs.prompts, LoadCalibrationPrompts(job.base, config));
   if (!job.tuning_data.empty()) {

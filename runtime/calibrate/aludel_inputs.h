@@ -25,6 +25,7 @@ struct AludelInputs {
   CalibrationPrompts prompts;
   std::vector<std::vector<int32_t>> more_prompts;  // for tuning
   std::string work;                                // directory of intermediate files
+  std::string gpu;                                 // that models run on; "": on the CPU
   int64_t head_tokens = 0;                         // recomputed ones
   int most_recomputed = 0;                         // layers that any structure tried may recompute
   double process_bytes = 0;                        // held before models were loaded

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "kernels/device_health.h"
 #include "runtime/calibrate/aludel_candidate.h"
 #include "runtime/calibrate/aludel_format.h"
 #include "runtime/calibrate/aludel_inputs.h"
@@ -250,19 +251,24 @@ absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
   if (!Extends(job)) ALUDEL_RETURN_IF_ERROR(CheckPacking(job.options.packing));
   job.options.training.patience = job.patience.value_or(job.budget > 0 ? kBudgetPatience : 0);
   ALUDEL_ASSIGN_OR_RETURN(AludelInputs inputs, LoadTexts(job));
+  if (FreeDeviceMemory(device->name()).has_value()) inputs.gpu = device->name();
+  if (job.max_device_memory > 0 && inputs.gpu.empty() && job.device_flops <= 0) {
+    return absl::InvalidArgumentError("--max-device-memory is of a GPU: it goes with --device cuda:N");
+  }
   ALUDEL_ASSIGN_OR_RETURN(const std::optional<ArtifactManifest> old, FindArtifact(job.base.out));
   const ModelConfig& config = inputs.config;
   if (inputs.most_recomputed < -1 || inputs.most_recomputed > config.layers - 2) {
     return absl::InvalidArgumentError(absl::StrFormat("--recomputed-layers is %d, want -1 to %d",
                                                       inputs.most_recomputed, config.layers - 2));
   }
+  std::string groups;
   {
     ALUDEL_ASSIGN_OR_RETURN(const PlanInput plan, PlanOfJob(job, inputs, old));
-    job.options.group_layers = GroupLayersOfJob(plan, inputs.work);  // of the plan, too, which sees the job
-    ALUDEL_RETURN_IF_ERROR(CheckRoomOfJob(plan, inputs.work));
+    groups = GroupLayersPath(plan, inputs);
+    job.options.group_layers = GroupLayersOfJob(plan, inputs);  // of the plan, too, which sees the job
+    ALUDEL_RETURN_IF_ERROR(CheckRoomOfJob(plan, inputs));
     if (job.device_flops > 0) {
-      PrintPlanOfDevice(plan);
-      return absl::OkStatus();
+      return PrintPlanOfDevice(plan);
     }
   }
   clock.Begin(Stage::kLoading);
@@ -284,6 +290,7 @@ absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
   if (inputs.by_passages) job.options.tuning.passes = 0;
   LimitTime(timed.plan, clock, &job);
   job.options.checkpoints = inputs.work;
+  ALUDEL_RETURN_IF_ERROR(KeepGroupLayers(groups, job.options.group_layers));
   ALUDEL_RETURN_IF_ERROR(CollectStates(job, ProgressOf(bar), &clock, &inputs));
 
   AludelFitter fitter(job, inputs, bar, clock);

@@ -40,21 +40,20 @@ struct AludelJob {
 
   // A plan is printed before the start. `dry_run` ends there.
   bool dry_run = false;
-  int64_t max_memory = 0, max_disk = 0;  // bytes; 0: what the machine has free
+  int64_t max_memory = 0, max_disk = 0, max_device_memory = 0;  // bytes; 0: what the machine has free
   // Seconds, models and all: prompts, steps and passes are chosen so that the plan fits. 0: as long as it takes.
   double budget = 0;
   // See DecoderTraining, whose is not looked at; none: with a budget kBudgetPatience, else 0.
   std::optional<int64_t> patience;
-  // Of a device to plan for, which is not at hand, as its maker states them: FLOP and bytes of memory a second, and the
-  // share of both that is reached. With `dry_run` alone.
-  double device_flops = 0, device_bandwidth = 0, device_share = 0.4;
+  // Of a device to plan for, which is not at hand: see DeviceSheet. With `dry_run` alone.
+  double device_flops = 0, device_f32_flops = 0, device_bandwidth = 0, device_share = 0.4;
 };
 
 // Adds the format to the artifact in `base.out`, or replaces it there; other formats stay. With `base.add`
 // the format's encoder stays and only decoders are fitted; with `retune` they are not fitted either but tuned
 // further. As CheckPacking, before anything is read, where a library of the packing is missing; OutOfRange, with the
 // measured floor, where max_kl cannot be met; ResourceExhausted, before models are
-// loaded, where memory or disk do not suffice; DeadlineExceeded where a budget buys nothing, or was over before anything
+// loaded, where memory, a GPU's memory or disk do not suffice; DeadlineExceeded where a budget buys nothing, or was over before anything
 // met max_kl. An interrupted job leaves `out` as it was and finds its intermediate files again. What it did is written to
 // OUT.report/FORMAT.json and .txt.
 absl::Status RunAludelJob(const AludelJob& job, Device* device);

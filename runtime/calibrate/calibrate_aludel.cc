@@ -110,6 +110,7 @@ DecoderData ReadData(const InputReader& reader, const InputScale& scale, const S
 
 // Rows that layers' errors are measured on, from all over the held-out ones.
 constexpr int64_t kErrorRows = 2048;
+constexpr int64_t kErrorRowsAtOnce = 256;  // which read the decoder's weights once
 
 // `net` gives (y - mean) / scale of the group's columns.
 void MeasureLayers(const DecoderNet& net, const InputReader& reader, const InputScale& scale,
@@ -118,16 +119,20 @@ void MeasureLayers(const DecoderNet& net, const InputReader& reader, const Input
   const int64_t kv_dim = consumer.layout().kv_dim, outputs = metric.outputs();
   const int64_t stride = std::max<int64_t>(1, (consumer.rows() - begin) / kErrorRows);
   std::vector<double> error(2 * group.layers), energy(2 * group.layers);
-  std::vector<float> u(reader.inputs()), y(outputs);
-  for (int64_t row = begin; row < consumer.rows(); row += stride) {
-    reader.Read(row, 1, u.data());
-    scale.Apply(1, u.data());
-    consumer.Read(row, consumer.layout().kv(group.first_layer), outputs, y.data());
-    const std::vector<float> said = RunDecoder(net, u.data(), 1);
-    for (int64_t j = 0; j < outputs; ++j) {
-      const double wanted = (y[j] - metric.mean[j]) / metric.scale[j];
-      error[j / kv_dim] += (said[j] - wanted) * (said[j] - wanted);
-      energy[j / kv_dim] += wanted * wanted;
+  std::vector<float> u(kErrorRowsAtOnce * reader.inputs()), y(outputs);
+  for (int64_t first = begin; first < consumer.rows(); first += kErrorRowsAtOnce * stride) {
+    const int64_t count = std::min(kErrorRowsAtOnce, (consumer.rows() - first + stride - 1) / stride);
+    for (int64_t i = 0; i < count; ++i) reader.Read(first + i * stride, 1, u.data() + i * reader.inputs());
+    scale.Apply(count, u.data());
+    const std::vector<float> said = RunDecoder(net, u.data(), count);
+    for (int64_t i = 0; i < count; ++i) {
+      consumer.Read(first + i * stride, consumer.layout().kv(group.first_layer), outputs, y.data());
+      for (int64_t j = 0; j < outputs; ++j) {
+        const double wanted = (y[j] - metric.mean[j]) / metric.scale[j];
+        const double missed = said[i * outputs + j] - wanted;
+        error[j / kv_dim] += missed * missed;
+        energy[j / kv_dim] += wanted * wanted;
+      }
     }
   }
   for (int i = 0; i < group.layers; ++i) {

@@ -112,8 +112,9 @@ class Calibration {
 
  private:
   absl::Status Prepare() {
+    ALUDEL_ASSIGN_OR_RETURN(const ModelConfig config, CheckPairs(job_));
+    ALUDEL_ASSIGN_OR_RETURN(prompts_, LoadCalibrationPrompts(job_, config));
     ALUDEL_ASSIGN_OR_RETURN(producer_, LoadForCalibration(job_, device_, job_.producer));
-    ALUDEL_ASSIGN_OR_RETURN(prompts_, LoadCalibrationPrompts(job_, producer_->config()));
     ALUDEL_ASSIGN_OR_RETURN(const size_t bytes, EstimateBytes(job_, producer_->config(), prompts_));
     ALUDEL_ASSIGN_OR_RETURN(const std::string data_note, DescribeData(job_.data));
     notes_ = MakeNotes(job_, prompts_, data_note);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/codec/artifact/weight_file.h"
+#include "runtime/evaluate/check_pair.h"
 #include "runtime/evaluate/questions.h"
 #include "runtime/files/json_reader.h"
 #include "runtime/model/transformer_options.h"
@@ -30,6 +31,22 @@ int64_t TokenCount(const std::vector<std::vector<int32_t>>& prompts) {
   int64_t tokens = 0;
   for (const auto& prompt : prompts) tokens += static_cast<int64_t>(prompt.size());
   return tokens;
+}
+
+absl::StatusOr<ModelConfig> CheckPairs(const CalibrateJob& job) {
+  const ModelPath producer = ModelPath::Parse(job.producer);
+  ALUDEL_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(producer.base));
+  for (const std::string& consumer : job.consumers) {
+    ALUDEL_ASSIGN_OR_RETURN(const ModelConfig both, CheckPair(producer, ModelPath::Parse(consumer)));
+    config.max_positions = std::min(config.max_positions, both.max_positions);
+    ALUDEL_ASSIGN_OR_RETURN(const ModelConfig own, ModelConfig::Load(ModelPath::Parse(consumer).base));
+    if (own.hidden != config.hidden) {
+      return absl::FailedPreconditionError(
+          absl::StrFormat("hidden_size of %s is %d, of %s %d: calibration wants one size", consumer,
+                          own.hidden, job.producer, config.hidden));
+    }
+  }
+  return config;
 }
 
 absl::StatusOr<std::vector<std::vector<int32_t>>> LoadPrompts(const CalibrateJob& job,

@@ -15,6 +15,10 @@ namespace aludel {
 
 // What every preset's calibration begins with.
 
+// CheckPair of the producer and each consumer, that models' weights are not loaded for: the producer's config with the smallest
+// max_positions.
+absl::StatusOr<ModelConfig> CheckPairs(const CalibrateJob& job);
+
 // Renders questions of the file `data` with the first consumer's template, at most `most` of them where that
 // is not 0. Errors name the file, what was found and what is needed.
 absl::StatusOr<std::vector<std::vector<int32_t>>> LoadPrompts(const CalibrateJob& job,

@@ -61,7 +61,7 @@ seconds' measurement of this machine, and beside what it took at the end. What d
   aludel-calibrate ... --dry-run                              the plan alone
   aludel-calibrate ... --max-memory 12GB --max-disk 40GB      bounds; without them what the machine has free
   aludel-calibrate ... --budget 20m                           the most that 20 minutes buy, and what more would buy
-  aludel-calibrate ... --dry-run --device-flops 990e12 --device-bandwidth 4.8e12   of a device that is not here
+  aludel-calibrate ... --dry-run --device-flops 990e12 --device-f32-flops 67e12 --device-bandwidth 4.8e12   of a device that is not here
 
 OUT.report/FORMAT.txt and .json tell what each stage took, every rate that was tried and its loss, and each layer's error.
 A run that was killed at any point goes on where it was when it is started again, and writes the same bytes. What a
@@ -174,8 +174,8 @@ void AddAludelFlags(FlagSet* flags, AludelJob* job, AludelFlags* raw) {
 
 // Flags of the plan, before they are numbers.
 struct PlanFlags {
-  std::string max_memory, max_disk, budget;
-  double device_flops = 0, device_bandwidth = 0, device_share = 0;
+  std::string max_memory, max_disk, max_device_memory, budget;
+  double device_flops = 0, device_f32_flops = 0, device_bandwidth = 0, device_share = 0;
   int64_t patience = -1, training_tokens = 0;
 };
 
@@ -185,6 +185,8 @@ void AddPlanFlags(FlagSet* flags, AludelJob* job, PlanFlags* raw) {
   flags->Add("max-memory", "SIZE", &raw->max_memory,
              "aludel: end before the start where more is needed, as 8GB or 7.5GiB; default: what is free");
   flags->Add("max-disk", "SIZE", &raw->max_disk, "aludel: the same of the disk that holds --work");
+  flags->Add("max-device-memory", "SIZE", &raw->max_device_memory,
+             "aludel: the same of the memory of a GPU that --device names");
   flags->Add(
       "budget", "TIME", &raw->budget,
       "aludel: as 20m or 1h30m: takes as many prompts, the first of each file, steps and passes as fit into "
@@ -200,20 +202,25 @@ void AddPlanFlags(FlagSet* flags, AludelJob* job, PlanFlags* raw) {
   flags->Add("device-flops", "X", &raw->device_flops,
              "aludel: with --dry-run, plan for a device that is not here: FLOP a second of its data sheet, "
              "as 990e12");
+  flags->Add(
+      "device-f32-flops", "X", &raw->device_f32_flops,
+      "aludel: the same of f32 products, which fits and training are made of, as 67e12; 0: a sixteenth");
   flags->Add("device-bandwidth", "X", &raw->device_bandwidth,
              "aludel: bytes a second of its memory, as 4.8e12");
   flags->Add("device-share", "X", &raw->device_share,
-             "aludel: the share of both that is expected of it; 0: 0.4");
+             "aludel: the share of these that is expected of it; 0: 0.4");
 }
 
 // What would be ignored is refused.
 absl::Status CheckIsPlanned(const PlanFlags& raw, const AludelJob& job, bool planned) {
-  const bool asked = job.dry_run || !raw.max_memory.empty() || !raw.max_disk.empty() || !raw.budget.empty() ||
-                     raw.device_flops != 0 || raw.device_bandwidth != 0 || raw.device_share != 0 ||
+  const bool asked = job.dry_run || !raw.max_memory.empty() || !raw.max_disk.empty() ||
+                     !raw.max_device_memory.empty() || !raw.budget.empty() || raw.device_flops != 0 ||
+                     raw.device_f32_flops != 0 || raw.device_bandwidth != 0 || raw.device_share != 0 ||
                      raw.patience != -1 || raw.training_tokens != 0;
   if (planned || !asked) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "--dry-run, --max-memory, --max-disk, --budget, --device-flops, --device-bandwidth, --device-share, "
+      "--dry-run, --max-memory, --max-disk, --max-device-memory, --budget, --device-flops, "
+      "--device-f32-flops, --device-bandwidth, --device-share, "
       "--patience and --training-tokens are for fits and --retune of preset aludel");
 }
 
@@ -223,6 +230,9 @@ absl::Status ReadPlanFlags(const PlanFlags& raw, AludelJob* job) {
   }
   if (!raw.max_disk.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(job->max_disk, ParseBytes("--max-disk", raw.max_disk));
+  }
+  if (!raw.max_device_memory.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(job->max_device_memory, ParseBytes("--max-device-memory", raw.max_device_memory));
   }
   if (!raw.budget.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(job->budget, ParseSeconds("--budget", raw.budget));
@@ -243,13 +253,14 @@ absl::Status ReadPlanFlags(const PlanFlags& raw, AludelJob* job) {
   if (raw.patience >= 0) job->patience = raw.patience;
   job->options.training_tokens = raw.training_tokens;
   const bool device = raw.device_flops > 0 && raw.device_bandwidth > 0;
-  if (!(raw.device_flops >= 0 && raw.device_bandwidth >= 0 && raw.device_share >= 0 &&
-        raw.device_share <= 1) ||
+  if (!(raw.device_flops >= 0 && raw.device_f32_flops >= 0 && raw.device_bandwidth >= 0 &&
+        raw.device_share >= 0 && raw.device_share <= 1) ||
       (raw.device_flops > 0) != (raw.device_bandwidth > 0) || (device && !job->dry_run) ||
-      (raw.device_share > 0 && !device)) {
+      ((raw.device_share > 0 || raw.device_f32_flops > 0) && !device)) {
     return absl::InvalidArgumentError(
-        "--device-flops and --device-bandwidth go together, above 0, with --dry-run, and --device-share "
-        "with them, at most 1");
+        "--device-flops and --device-bandwidth go together, above 0, with --dry-run, and --device-f32-flops "
+        "and "
+        "--device-share, at most 1, with them");
   }
   if (device && job->budget > 0) {
     return absl::InvalidArgumentError(
@@ -257,6 +268,7 @@ absl::Status ReadPlanFlags(const PlanFlags& raw, AludelJob* job) {
   }
   if (raw.device_share > 0) job->device_share = raw.device_share;
   job->device_flops = raw.device_flops;
+  job->device_f32_flops = raw.device_f32_flops > 0 ? raw.device_f32_flops : raw.device_flops / 16;
   job->device_bandwidth = raw.device_bandwidth;
   return absl::OkStatus();
 }

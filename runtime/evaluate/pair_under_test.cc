@@ -9,6 +9,7 @@
 #include "runtime/codec/artifact/artifact_versions.h"
 #include "runtime/codec/handoff.h"
 #include "runtime/codec/open_codec.h"
+#include "runtime/evaluate/check_pair.h"
 #include "runtime/model/transformer_options.h"
 #include "runtime/status_macros.h"
 
@@ -30,6 +31,7 @@ absl::StatusOr<std::unique_ptr<BlockPool>> MakePool(const Transformer& model, De
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PairUnderTest>> PairUnderTest::Load(const EvaluateJob& job, Device* device) {
+  ALUDEL_RETURN_IF_ERROR(CheckPair(ModelPath::Parse(job.producer), ModelPath::Parse(job.consumer)).status());
   std::unique_ptr<PairUnderTest> pair(new PairUnderTest());
   TransformerOptions options;
   options.compute = job.compute;

@@ -39,6 +39,7 @@
 #include "server/host/model_host.h"
 #include "server/observe/admin.h"
 #include "server/observe/metrics.h"
+#include "server/observe/named_series.h"
 #include "server/observe/otlp_exporter.h"
 #include "server/observe/watchdog.h"
 #include "server/process/exit_limit.h"
@@ -232,10 +233,14 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   const DataPlaneMetrics data_plane_metrics(&metrics);
   const DecodeMetrics session_metrics(&metrics);
   const StoreMetrics store_metrics(&metrics);
+  NamedSeries models(&metrics, "model");
   absl::Mutex links;  // held from a look at their rates until they are exported, and while one is forgotten
   metrics.OnRender([&] {
     engine_metrics.Set(options.served_model_name, model->Stats());
     session_metrics.SetAdapters(options.served_model_name, adapters->stats());
+    std::set<std::string> names = {options.served_model_name};
+    for (const AdapterPool::About& adapter : adapters->known().adapters) names.insert(adapter.name);
+    models.Set(names);
     data_plane_metrics.Set(transport->stats(), *arena, receiver.open_tickets());
     if (codes) store_metrics.Set(store.stats());
     absl::MutexLock lock(&links);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@
 #include "server/http/tls_context.h"
 #include "server/observe/admin.h"
 #include "server/observe/metrics.h"
+#include "server/observe/named_series.h"
 #include "server/observe/otlp_exporter.h"
 #include "server/observe/request_metrics.h"
 #include "server/observe/watchdog.h"
@@ -242,8 +244,16 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
                     "The longest predicted wait of a model's ready decode servers over their mean.");
   const GaugeFamily desired =
       metrics.Gauge("aludel_desired_replicas", "Servers of a role that the load calls for.");
+  NamedSeries names(&metrics, "model");
   metrics.OnRender([&] {
     connections.Set({}, static_cast<double>(server->open_connections()));
+    // Also those of servers that are down: they may come back with their adapters.
+    std::set<std::string> served;
+    for (const auto& target : router.targets().all()) {
+      for (std::string& adapter : target->adapters()) served.insert(std::move(adapter));
+    }
+    for (const auto& model : models.all()) served.insert(model->name);
+    names.Set(served);
     for (const auto& model : models.all()) {
       requests.SetRequests(model->name, router.Outstanding(model->name), router.Waiting(model->name));
       imbalance.Set({{"model", model->name}}, router.Imbalance(model->name));

@@ -174,6 +174,7 @@ void AdapterPool::Loop() {
 
 AdapterPool::Work AdapterPool::NextWork() {
   Work work;
+  Answer(&work);  // first: those who waited for one that was removed meanwhile have it yet
   for (auto entry = resident_.begin(); entry != resident_.end();) {
     if (!(*entry)->removed || (*entry)->users > 0) {
       ++entry;
@@ -182,7 +183,6 @@ AdapterPool::Work AdapterPool::NextWork() {
     work.dropped.push_back(std::move((*entry)->served));
     entry = resident_.erase(entry);
   }
-  Answer(&work);
   // Waiters that are left want what is not there.
   if (!waiters_.empty() && MakeRoom(&work)) work.load = waiters_.front().entry;
   return work;
@@ -194,11 +194,7 @@ void AdapterPool::Answer(Work* work) {
   bool blocked = false;
   std::deque<Waiter> left;
   for (Waiter& waiter : waiters_) {
-    if (waiter.entry->removed) {
-      work->answers.emplace_back(
-          std::move(waiter.ready),
-          absl::NotFoundError(absl::StrCat("adapter ", waiter.entry->name, " was removed")));
-    } else if (now >= waiter.deadline) {
+    if (now >= waiter.deadline) {
       work->answers.emplace_back(
           std::move(waiter.ready),
           absl::DeadlineExceededError(absl::StrCat("adapter ", waiter.entry->name, ": none of the ",

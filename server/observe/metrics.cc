@@ -1,30 +1,75 @@
 #include "server/observe/metrics.h"
 
-#include <set>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "prometheus/client_metric.h"
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
+#include "prometheus/metric_family.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
 #include "server/observe/process_stats.h"
 
 namespace aludel {
 
+namespace {
+
+size_t MaxValues(const std::string& label) {
+  if (label == "model") return Metrics::kMaxModels;
+  if (label == "target") return Metrics::kMaxTargets;
+  return Metrics::kMaxLabelValues;
+}
+
+// Calls `drop` with the labels of each series that has this value of the label.
+template <typename Metric, typename Drop>
+void ForSeries(const prometheus::Family<Metric>& family, const std::string& label, const std::string& value,
+               const Drop& drop) {
+  for (const prometheus::MetricFamily& collected : family.Collect()) {
+    for (const prometheus::ClientMetric& series : collected.metric) {
+      MetricLabels labels;
+      for (const auto& one : series.label) labels.emplace(one.name, one.value);
+      const auto found = labels.find(label);
+      if (found != labels.end() && found->second == value) drop(labels);
+    }
+  }
+}
+
+}  // namespace
+
 struct Metrics::State {
+  // Removes series of one metric (ForSeries), under `mutex`.
+  using Dropper = std::function<void(const std::string& label, const std::string& value)>;
+
+  // With "other" for values beyond their label's fill.
+  MetricLabels Bound(MetricLabels labels) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
   prometheus::Registry registry;
   prometheus::TextSerializer serializer;
 
-  absl::Mutex mutex;
+  absl::Mutex mutex;  // held also while a series is written, which may be dropped
   std::map<std::string, std::set<std::string>> label_values ABSL_GUARDED_BY(mutex);
+  std::map<std::string, Dropper> droppers ABSL_GUARDED_BY(mutex);  // by the metric's name
   std::vector<std::function<void()>> collectors ABSL_GUARDED_BY(mutex);
   std::map<prometheus::Counter*, double> last ABSL_GUARDED_BY(mutex);  // snapshots turned into increments
 };
+
+MetricLabels Metrics::State::Bound(MetricLabels labels) {
+  for (auto& [label, value] : labels) {
+    std::set<std::string>& values = label_values[label];
+    if (values.count(value) != 0) continue;
+    if (values.size() >= MaxValues(label)) {
+      value = "other";
+    } else {
+      values.insert(value);
+    }
+  }
+  return labels;
+}
 
 Metrics::Metrics() : state_(std::make_unique<State>()) {
   Gauge("aludel_build_info", "1, with the version as label.").Set({{"version", ALUDEL_VERSION}}, 1);
@@ -48,33 +93,54 @@ const std::vector<double>& Metrics::TtftBuckets() {
 }
 
 CounterFamily Metrics::Counter(const char* name, const char* help) {
-  return {this, &prometheus::BuildCounter().Name(name).Help(help).Register(state_->registry)};
+  auto* const family = &prometheus::BuildCounter().Name(name).Help(help).Register(state_->registry);
+  absl::MutexLock lock(&state_->mutex);
+  state_->droppers[name] = [family, state = state_.get()](const std::string& label,
+                                                          const std::string& value) {
+    ForSeries(*family, label, value, [&](const MetricLabels& labels) {
+      state->mutex.AssertHeld();
+      prometheus::Counter* const counter = &family->Add(labels);
+      state->last.erase(counter);
+      family->Remove(counter);
+    });
+  };
+  return {this, family};
 }
 
 GaugeFamily Metrics::Gauge(const char* name, const char* help) {
-  return {this, &prometheus::BuildGauge().Name(name).Help(help).Register(state_->registry)};
+  auto* const family = &prometheus::BuildGauge().Name(name).Help(help).Register(state_->registry);
+  absl::MutexLock lock(&state_->mutex);
+  state_->droppers[name] = [family](const std::string& label, const std::string& value) {
+    ForSeries(*family, label, value,
+              [&](const MetricLabels& labels) { family->Remove(&family->Add(labels)); });
+  };
+  return {this, family};
 }
 
 HistogramFamily Metrics::Histogram(const char* name, const char* help, const std::vector<double>& buckets) {
-  return {this, &prometheus::BuildHistogram().Name(name).Help(help).Register(state_->registry), &buckets};
+  auto* const family = &prometheus::BuildHistogram().Name(name).Help(help).Register(state_->registry);
+  absl::MutexLock lock(&state_->mutex);
+  state_->droppers[name] = [family, &buckets](const std::string& label, const std::string& value) {
+    ForSeries(*family, label, value,
+              [&](const MetricLabels& labels) { family->Remove(&family->Add(labels, buckets)); });
+  };
+  return {this, family, &buckets};
 }
 
-MetricLabels Metrics::Bound(MetricLabels labels) {
+std::set<std::string> Metrics::Values(const std::string& label) const {
   absl::MutexLock lock(&state_->mutex);
-  for (auto& [label, value] : labels) {
-    std::set<std::string>& values = state_->label_values[label];
-    if (values.count(value) != 0) continue;
-    if (values.size() >= kMaxLabelValues) {
-      value = "other";
-    } else {
-      values.insert(value);
-    }
-  }
-  return labels;
+  const auto found = state_->label_values.find(label);
+  return found == state_->label_values.end() ? std::set<std::string>() : found->second;
 }
 
 void Metrics::Forget(const std::string& label, const std::string& value) {
   absl::MutexLock lock(&state_->mutex);
+  state_->label_values[label].erase(value);
+}
+
+void Metrics::Drop(const std::string& label, const std::string& value) {
+  absl::MutexLock lock(&state_->mutex);
+  for (const auto& [name, drop] : state_->droppers) drop(label, value);
   state_->label_values[label].erase(value);
 }
 
@@ -94,21 +160,21 @@ std::string Metrics::Render() {
 }
 
 void CounterFamily::Add(const MetricLabels& labels, double increment) const {
-  family_->Add(metrics_->Bound(labels)).Increment(increment);
+  absl::MutexLock lock(&metrics_->state_->mutex);
+  family_->Add(metrics_->state_->Bound(labels)).Increment(increment);
 }
 
 void CounterFamily::Raise(const MetricLabels& labels, double snapshot) const {
-  prometheus::Counter& counter = family_->Add(metrics_->Bound(labels));
   absl::MutexLock lock(&metrics_->state_->mutex);
+  prometheus::Counter& counter = family_->Add(metrics_->state_->Bound(labels));
   double& last = metrics_->state_->last[&counter];
   if (snapshot > last) counter.Increment(snapshot - last);
   last = snapshot;
 }
 
 void GaugeFamily::Set(const MetricLabels& labels, double value) const {
-  const MetricLabels bound = metrics_->Bound(labels);
-  absl::MutexLock lock(&metrics_->state_->mutex);  // against Remove
-  family_->Add(bound).Set(value);
+  absl::MutexLock lock(&metrics_->state_->mutex);
+  family_->Add(metrics_->state_->Bound(labels)).Set(value);
 }
 
 void GaugeFamily::Remove(const MetricLabels& labels) const {
@@ -119,11 +185,13 @@ void GaugeFamily::Remove(const MetricLabels& labels) const {
 }
 
 void HistogramFamily::Observe(const MetricLabels& labels, double value) const {
-  family_->Add(metrics_->Bound(labels), *buckets_).Observe(value);
+  absl::MutexLock lock(&metrics_->state_->mutex);
+  family_->Add(metrics_->state_->Bound(labels), *buckets_).Observe(value);
 }
 
 void HistogramFamily::Expect(const MetricLabels& labels) const {
-  family_->Add(metrics_->Bound(labels), *buckets_);
+  absl::MutexLock lock(&metrics_->state_->mutex);
+  family_->Add(metrics_->state_->Bound(labels), *buckets_);
 }
 
 }  // namespace aludel

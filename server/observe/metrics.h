@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -73,12 +74,14 @@ class HistogramFamily {
 
 // The metrics of a process, and the only code that knows Prometheus: each class registers its own here, under the
 // prefix aludel_ with vLLM's stems and buckets, and gets a handle. Registered again under the same name and help, a
-// metric is the same one. A label takes at most kMaxLabelValues distinct values over all metrics; what comes after
-// is counted as "other", so that no peer can grow our memory. One per process; thread-safe; must outlive its
-// handles' users.
+// metric is the same one. A label takes at most kMaxLabelValues distinct values over all metrics, more where operators
+// give them; what comes after is counted as "other", so that no peer can grow our memory. One per process; thread-safe;
+// must outlive its handles' users.
 class Metrics {
  public:
   static constexpr int kMaxLabelValues = 64;
+  static constexpr int kMaxModels = 256;    // of "model", some 60 series each: adapters are models, too
+  static constexpr int kMaxTargets = 4096;  // of "target", a series or two each
 
   Metrics();
   ~Metrics();
@@ -90,8 +93,12 @@ class Metrics {
 
   // Called before every Render, to take snapshots.
   void OnRender(std::function<void()> collect);
+  // That a label has, or had and that were not forgotten.
+  std::set<std::string> Values(const std::string& label) const;
   // No series has this value of the label any more: it counts no more among the label's values.
   void Forget(const std::string& label, const std::string& value);
+  // Every series with this value of the label goes, and it is forgotten. One that is written later begins at 0.
+  void Drop(const std::string& label, const std::string& value);
   // The text exposition format, for GET /metrics.
   std::string Render();
   static constexpr char kContentType[] = "text/plain; version=0.0.4; charset=utf-8";
@@ -104,8 +111,6 @@ class Metrics {
   friend class GaugeFamily;
   friend class HistogramFamily;
   struct State;
-  // With "other" for values beyond their label's fill.
-  MetricLabels Bound(MetricLabels labels);
 
   std::unique_ptr<State> state_;
 };

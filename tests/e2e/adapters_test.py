@@ -17,7 +17,7 @@ import time
 import urllib.request
 from http.server import ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from stack import ROOT, free_ports
 from traces_test import Collector, attributes
@@ -32,12 +32,12 @@ KEYS = {"operator": " admin=1", "client": ""}
 
 
 class Servers:
-    """One decode server and the gateway in front of it, from start to stop."""
+    """One decode server and two gateways in front of it, from start to stop; the second knows what it sees alone."""
 
     def __init__(self, binaries: Path, folder: Path, configured: List[str], collector: int) -> None:
         """`collector`: the port of where traces go."""
         self.folder = folder
-        grpc, self.admin, self.port, self.gateway_admin = free_ports(4)
+        grpc, self.admin, self.port, self.gateway_admin, self.second, second_admin = free_ports(6)
         tracing = f'tracing {{ otlp_endpoint: "http://127.0.0.1:{collector}/v1/traces" }}\n'
         adapters = "".join(f'adapters {{ name: "{name}" directory: "{folder}/adapters/{name}" }}\n'
                            for name in configured)
@@ -49,20 +49,25 @@ class Servers:
         keys = folder / "keys"
         keys.write_text("".join(f"{name} {hashlib.sha256(f'sk-{name}'.encode()).hexdigest()}{more}\n"
                                 for name, more in KEYS.items()))
-        (folder / "gateway.textproto").write_text(
-            f'listen: "127.0.0.1:{self.port}"\nadmin_listen: "127.0.0.1:{self.gateway_admin}"\n{tracing}'
-            f'models {{ name: "chat" directory: "deploy/demo/chat" decode_targets: "127.0.0.1:{grpc}" }}\n'
-            f'access {{ keys_file: "{keys}" }}\n')
+        for name, port, admin in (("gateway", self.port, self.gateway_admin), ("second", self.second, second_admin)):
+            (folder / f"{name}.textproto").write_text(
+                f'listen: "127.0.0.1:{port}"\nadmin_listen: "127.0.0.1:{admin}"\n{tracing}'
+                f'models {{ name: "chat" directory: "deploy/demo/chat" decode_targets: "127.0.0.1:{grpc}" }}\n'
+                f'access {{ keys_file: "{keys}" }}\n')
         self.processes: List[subprocess.Popen] = []
-        for name in ("decode", "gateway"):
+        for program, name in (("decode", "decode"), ("gateway", "gateway"), ("gateway", "second")):
             with open(folder / f"{name}.log", "wb") as log:
                 self.processes.append(subprocess.Popen(
-                    [str(binaries / f"aludel-{name}"), "--config", str(folder / f"{name}.textproto")], cwd=ROOT,
+                    [str(binaries / f"aludel-{program}"), "--config", str(folder / f"{name}.textproto")], cwd=ROOT,
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+        for port in (self.port, self.second):
+            self.await_ready(port)
+
+    def await_ready(self, port: int) -> None:
         deadline = time.monotonic() + WAIT_S
         while True:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready?model=chat", timeout=2):
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready?model=chat", timeout=2):
                     return
             except OSError:
                 assert time.monotonic() < deadline, f"not ready\n{self.logs()}"
@@ -70,7 +75,7 @@ class Servers:
                 time.sleep(0.05)
 
     def logs(self) -> str:
-        return "\n".join((self.folder / f"{name}.log").read_text()[-2000:] for name in ("decode", "gateway"))
+        return "\n".join((self.folder / f"{name}.log").read_text()[-2000:] for name in ("decode", "gateway", "second"))
 
     def logged(self, process: str, pattern: str) -> str:
         """The first match in its log, awaited: a request's line may come after its answer."""
@@ -80,9 +85,10 @@ class Servers:
             time.sleep(0.05)
         return found.group(0)
 
-    def call(self, path: str, body: Optional[Dict[str, Any]] = None, key: str = "client") -> Tuple[int, Any]:
+    def call(self, path: str, body: Optional[Dict[str, Any]] = None, key: str = "client",
+             port: Optional[int] = None) -> Tuple[int, Any]:
         """Status and answer: JSON, or a text."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=60)
         connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body),
                            {"Authorization": f"Bearer sk-{key}"})
         response = connection.getresponse()
@@ -100,21 +106,41 @@ class Servers:
     def answer(self, model: str, prompt: str) -> List[int]:
         return self.ask(model, prompt)["choices"][0]["token_ids"]
 
+    def stream(self, model: str, prompt: str) -> Iterator[List[int]]:
+        """The answer's ids as they come."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("POST", "/v1/completions", json.dumps(
+            {"model": model, "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True,
+             "return_token_ids": True, "stream": True}), {"Authorization": "Bearer sk-client"})
+        response = connection.getresponse()
+        assert response.status == 200, (model, response.status, response.read())
+        for line in response:
+            if line.strip() in (b"", b"data: [DONE]"):
+                continue
+            assert line.startswith(b"data: "), line
+            event = json.loads(line[len(b"data: "):])
+            assert "error" not in event, event
+            yield event["choices"][0].get("token_ids", [])
+        connection.close()
+
     def load(self, name: str, path: str, key: str = "operator", **more: str) -> Tuple[int, Any]:
         return self.call("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path, **more}, key)
 
     def unload(self, name: str, key: str = "operator") -> Tuple[int, Any]:
         return self.call("/v1/unload_lora_adapter", {"lora_name": name}, key)
 
-    def models(self) -> Dict[str, Optional[str]]:
-        return {model["id"]: model["parent"] for model in self.call("/v1/models")[1]["data"]}
+    def models(self, port: Optional[int] = None) -> Dict[str, Optional[str]]:
+        return {model["id"]: model["parent"] for model in self.call("/v1/models", port=port)[1]["data"]}
 
-    def answered(self, model: str, port: int) -> float:
-        """First tokens of a model's name, as the server with this admin port counts."""
+    def answered(self, port: int) -> Dict[str, float]:
+        """First tokens by the model's name, as the server with this admin port counts."""
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
-            found = re.findall(rf'^aludel_time_to_first_token_seconds_count{{[^}}]*model="{model}"[^}}]*}} (\S+)$',
+            found = re.findall(r'^aludel_time_to_first_token_seconds_count{[^}]*model="([^"]*)"[^}]*} (\S+)$',
                                reply.read().decode(), re.MULTILINE)
-        return sum(map(float, found))
+        counts: Dict[str, float] = {}
+        for model, count in found:
+            counts[model] = counts.get(model, 0) + float(count)
+        return counts
 
     def metric(self, name: str) -> float:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics", timeout=5) as reply:
@@ -165,14 +191,14 @@ def check_errors(servers: Servers, folder: Path) -> None:
 
 def check_identity(servers: Servers) -> None:
     """Metrics, logs and traces of a request are its adapter's."""
-    before = {(name, port): servers.answered(name, port) for name in ("a1", "a2", "chat")
-              for port in (servers.admin, servers.gateway_admin)}
+    before = {port: servers.answered(port) for port in (servers.admin, servers.gateway_admin)}
+    for counts in before.values():
+        assert sorted(counts) == sorted(["chat", *(f"a{i}" for i in range(ADAPTERS))]), sorted(counts)
     reply = servers.ask("a1", PROMPTS[0])
     deadline = time.monotonic() + WAIT_S
-    for (name, port), number in before.items():
-        assert number > 0
-        while (now := servers.answered(name, port)) != number + (name == "a1"):
-            assert time.monotonic() < deadline, (name, port, number, now)
+    for port, counts in before.items():
+        while (now := servers.answered(port)) != {**counts, "a1": counts["a1"] + 1}:
+            assert time.monotonic() < deadline, (port, counts, now)
             time.sleep(0.05)
     line = servers.logged("gateway", rf"^.*\bcompletion_id={reply['id']} .*$")
     assert " model=a1 " in line, line
@@ -217,15 +243,44 @@ def come_and_go(servers: Servers, expected: Dict[Tuple[str, str], List[int]], st
         status, reply = servers.load(name, "a5")
         if status != 200:
             faults.append(f"load {name}: {reply}")
-        # The same weights under another name.
-        if servers.answer(name, PROMPTS[0]) != expected["a5", PROMPTS[0]]:
-            faults.append(f"{name} does not answer as a5")
+        # The same weights under another name; it goes while the answer comes.
+        answer = servers.stream(name, PROMPTS[0])
+        ids = next(answer)
         status, reply = servers.unload(name)
         if status != 200:
             faults.append(f"unload {name}: {reply}")
+        for more in answer:
+            ids += more
+        if ids != expected["a5", PROMPTS[0]]:
+            faults.append(f"{name} does not answer as a5: {ids}")
         rounds += 1
     if rounds < 3:
         faults.append(f"{rounds} adapters came and went")
+
+
+def check_other_gateway(servers: Servers, expected: Dict[Tuple[str, str], List[int]]) -> None:
+    """What one gateway was told to load, another one lists soon, and then serves."""
+    assert servers.load("seen", "a5")[0] == 200
+    deadline = time.monotonic() + WAIT_S
+    while servers.models(servers.second).get("seen") != "chat":
+        assert time.monotonic() < deadline, servers.models(servers.second)
+        time.sleep(0.05)
+    status, reply = servers.call("/v1/completions", {"model": "seen", "prompt": PROMPTS[0], "max_tokens": TOKENS, "temperature": 0,
+                                                     "ignore_eos": True, "return_token_ids": True}, port=servers.second)
+    assert status == 200 and reply["choices"][0]["token_ids"] == expected["a5", PROMPTS[0]], reply
+    assert servers.unload("seen")[0] == 200
+    while "seen" in servers.models(servers.second):
+        assert time.monotonic() < deadline, servers.models(servers.second)
+        time.sleep(0.05)
+
+
+def check_series(servers: Servers, names: List[str]) -> None:
+    """Adapters that have gone leave no series behind."""
+    deadline = time.monotonic() + WAIT_S
+    for port in (servers.admin, servers.gateway_admin):
+        while (counts := servers.answered(port)).keys() != set(names):
+            assert time.monotonic() < deadline, counts
+            time.sleep(0.05)
 
 
 def under_load(servers: Servers, names: List[str], expected: Dict[Tuple[str, str], List[int]], seconds: float) -> None:
@@ -293,7 +348,9 @@ def check(binaries: Path, folder: Path, seconds: float, collector: int) -> None:
         assert cached[:3] == [0, 0, 0] and min(cached[3:]) > 50, cached
         check_identity(servers)
         check_cache_of(servers)
+        check_other_gateway(servers, expected)
         under_load(servers, asked, expected, seconds)
+        check_series(servers, asked)
         status, reply = servers.unload("a0")
         assert status == 200, reply
         status, reply = servers.call("/v1/completions", {"model": "a0", "prompt": "a"})

@@ -4,6 +4,7 @@ must have the bytes of one that was not disturbed, and what a killed run has fin
 
 import argparse
 import hashlib
+import json
 import os
 import random
 import signal
@@ -11,19 +12,41 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Dict, List, Tuple
+from typing import Dict, List, NamedTuple, Tuple
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 3  # at random points, beside those behind checkpoints
-# A network for each of two consumers; then the passes that tune them, each of which writes one file anew.
-CHECKPOINTS = [".training", ".training", ".tuned", ".tuned", ".tuned"]
 SECONDS = 240  # that no run takes
+GROWING = (".tuned", ".tuning")  # what tuning goes on in
 
 
-def command(binary: Path, out: Path, tuning: Path, more: List[str]) -> List[str]:
+class Job(NamedTuple):
+    flags: List[str]
+    checkpoints: List[str]  # behind which it is killed, in the order in which they come
+    files: Dict[str, int]  # of a kind, that it leaves
+    passages: int  # to tune by, with four questions about each
+
+
+JOBS = {
+    # A network for each of two consumers; then the passes that tune them, each of which writes one file anew.
+    "networks": Job(["--recomputed-layers", "5", "--sensitivity-prompts", "4", "--steps", "100", "--tuning", "2"],
+                    [".training", ".training", ".tuned", ".tuned", ".tuned"], {".training": 2, ".tuned": 1}, passages=1),
+    # Closed forms, which corrections tune to answers about passages: one file for each consumer.
+    "passages": Job(["--recomputed-layers", "2", "--sensitivity-prompts", "0", "--linear", "--tuning-epochs", "4", "--tuning-batch", "1"],
+                    [".states", ".answers", ".tuning", ".tuning", ".tuning"], {".tuning": 2}, passages=8),
+}
+
+
+def command(binary: Path, job: Job, out: Path, tuning: Path, more: List[str]) -> List[str]:
     return [str(binary), "--producer", "deploy/demo/base", "--consumer", "deploy/demo/chat", "--consumer", "deploy/demo/base+deploy/demo/json",
-            "--data", "deploy/demo/calibration.jsonl", "--out", str(out), "--prompts", "20", "--recomputed-layers", "5", "--bytes-per-token", "32",
-            "--sensitivity-prompts", "4", "--steps", "100", "--tuning", "2", "--tuning-data", str(tuning), "--threads", "1", *more]
+            "--data", "deploy/demo/calibration.jsonl", "--out", str(out), "--prompts", "20", "--bytes-per-token", "32",
+            "--tuning-data", str(tuning), "--threads", "1", *job.flags, *more]
+
+
+def write_tuning(path: Path, passages: int) -> None:
+    lines = [json.loads(line) for line in (ROOT / "deploy/demo/calibration.jsonl").read_text().splitlines()[30:50]]
+    path.write_text("".join(json.dumps({**lines[i], "question": other["question"]}) + "\n"
+                            for i in range(passages) for other in lines[i:i + 4]))
 
 
 def hashes(folder: Path) -> Dict[str, str]:
@@ -46,7 +69,7 @@ def whole_files(work: Path) -> Dict[str, Tuple[int, int]]:
 def kept(before: Dict[str, Tuple[int, int]], after: Dict[str, Tuple[int, int]]) -> None:
     """Tuning goes on in its file; whatever else was whole is used as it is."""
     for name, file in before.items():
-        if not name.endswith(".tuned"):
+        if not name.endswith(GROWING):
             assert after.get(name) == file, f"{name} was made again: {file}, {after.get(name)}"
 
 
@@ -69,23 +92,24 @@ def behind(process: subprocess.Popen, work: Path, kind: str) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", type=Path, required=True)
+    parser.add_argument("--job", choices=JOBS, default="networks")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--kills", type=int, default=KILLS)
     args = parser.parse_args()
     print(f"seed {args.seed}", flush=True)
     rng = random.Random(args.seed)
-    binary = args.bin / "aludel-calibrate"
+    binary, job = args.bin / "aludel-calibrate", JOBS[args.job]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tuning = folder / "tuning.jsonl"
-        tuning.write_text("".join((ROOT / "deploy/demo/calibration.jsonl").read_text().splitlines(keepends=True)[30:34]))
+        write_tuning(tuning, job.passages)
         out, work = folder / "killed", folder / "killed.work"
 
         def run(to: Path, *more: str) -> None:
-            subprocess.run(command(binary, to, tuning, list(more)), cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            subprocess.run(command(binary, job, to, tuning, list(more)), cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
         def start() -> subprocess.Popen:
-            return subprocess.Popen(command(binary, out, tuning, []), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            return subprocess.Popen(command(binary, job, out, tuning, []), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
         begin = time.monotonic()
         run(folder / "whole")
@@ -93,7 +117,7 @@ def main() -> None:
         wanted = hashes(folder / "whole")
         assert any(file.endswith(".safetensors") for file in wanted), wanted
 
-        for kind in CHECKPOINTS:
+        for kind in job.checkpoints:
             before = whole_files(work)
             process = start()
             assert behind(process, work, kind), f"no new {kind}: {before}, exit status {process.poll()}"
@@ -118,7 +142,7 @@ def main() -> None:
         run(out, "--keep-work")
         assert hashes(out) == wanted, (hashes(out), wanted)
         done = whole_files(work)
-        for kind, files in ((".training", 2), (".tuned", 1)):
+        for kind, files in job.files.items():
             assert sum(name.endswith(kind) for name in done) == files, done
         # All of it is found again: nothing is made anew, the tuning not either.
         run(out, "--keep-work")
@@ -130,7 +154,7 @@ def main() -> None:
         # Beside the artifact and its report only what a kill in the middle of writing the artifact leaves.
         left = sorted(one for one in os.listdir(folder) if ".partial-" not in one)
         assert left == ["killed", "killed.report", "tuning.jsonl", "whole", "whole.report"], left
-        print(f"{len(CHECKPOINTS)} kills behind checkpoints, {killed} at random points; undisturbed {took:.1f} s")
+        print(f"{len(job.checkpoints)} kills behind checkpoints, {killed} at random points; undisturbed {took:.1f} s")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ namespace {
 
 // What one connection may bring before others have their turn.
 constexpr size_t kReadBytes = 4 << 20;
+// Bytes a second at which a payload may come for as long as it takes (TransportOptions::receive_timeout).
+constexpr double kLeastRate = 125'000;
 
 }  // namespace
 
@@ -43,10 +45,7 @@ absl::Status TcpInbound::Read() {
     if (parser_.greeted() && !welcomed_) {
       if (absl::Status status = Welcome(); !status.ok()) return status;
     }
-    if (parser_.under_way() != timed_) {
-      timed_ = parser_.under_way();
-      deadline_ = timed_ == 0 ? absl::InfiniteFuture() : MonotonicNow() + limits_.receive;
-    }
+    SetDeadline();
     total += *read;
     if (total >= kReadBytes) {
       hungry_ = stream_->has_buffered();
@@ -55,6 +54,21 @@ absl::Status TcpInbound::Read() {
   }
   stream_->Await(/*more_to_write=*/false);
   return absl::OkStatus();
+}
+
+void TcpInbound::SetDeadline() {
+  if (parser_.under_way() == 0) {
+    timed_ = 0;
+    deadline_ = absl::InfiniteFuture();
+    return;
+  }
+  if (parser_.under_way() != timed_) {
+    timed_ = parser_.under_way();
+    timed_from_ = MonotonicNow();
+    timed_bytes_ = parser_.payload_left();
+  }
+  const auto come = static_cast<double>(timed_bytes_ - parser_.payload_left());
+  deadline_ = timed_from_ + limits_.receive + absl::Seconds(come / kLeastRate);
 }
 
 absl::Status TcpInbound::Welcome() {

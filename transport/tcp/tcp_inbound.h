@@ -16,7 +16,7 @@ class TcpInbound : public Polled {
  public:
   struct Limits {
     absl::Duration hello;    // from the connection to the end of its hello
-    absl::Duration receive;  // from a message's header to the end of its payload
+    absl::Duration receive;  // TransportOptions::receive_timeout
   };
   static absl::StatusOr<std::unique_ptr<TcpInbound>> Accept(int socket, Poller* poller, TcpTls* tls,
                                                             TcpInbox* inbox, const Limits& limits,
@@ -37,6 +37,8 @@ class TcpInbound : public Polled {
   TcpInbound(TcpInbox* inbox, const Limits& limits) : limits_(limits), parser_(inbox), inbox_(inbox) {}
   absl::Status Read();
   absl::Status Welcome();
+  // After bytes have come.
+  void SetDeadline();
 
   const Limits limits_;
   std::unique_ptr<TcpStream> stream_;  // null once ended
@@ -44,7 +46,9 @@ class TcpInbound : public Polled {
   TcpInbox* const inbox_;
   bool welcomed_ = false;
   bool hungry_ = false;
-  MessageId timed_ = 0;  // the message that deadline_ is of
+  MessageId timed_ = 0;  // the message that deadline_ is of; 0: none
+  absl::Time timed_from_;
+  size_t timed_bytes_ = 0;  // of its payload, to come at that time
   absl::Time deadline_;
 };
 

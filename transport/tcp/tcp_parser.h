@@ -42,6 +42,8 @@ class TcpParser {
   bool greeted() const { return greeted_; }
   // The message whose payload is being read into the handler's memory; 0: none.
   MessageId under_way() const { return target_.empty() ? 0 : id_; }
+  // Of the payload, that have not come.
+  size_t payload_left() const { return payload_left_; }
 
  private:
   absl::Status ParseBuffered();

@@ -124,14 +124,18 @@ absl::StatusOr<DecoderFit> TrainLinear(const DecoderData& train, const DecoderDa
                                        const std::vector<double>& ridges) {
   ALUDEL_CHECK(!ridges.empty());
   const LinearMoments moments = MeasureMoments(train);
-  DecoderFit best;
+  absl::StatusOr<DecoderFit> best = absl::InternalError("no ridge gives a fit that is finite");
   for (const double ridge : ridges) {
-    ALUDEL_ASSIGN_OR_RETURN(DecoderNet net, FitLinear(moments, ridge));
-    const double error = RelativeError(net, held_out);
-    if (best.ridge > 0 && error >= best.held_out_error) continue;
-    best = {std::move(net), 0, error, ridge};
+    absl::StatusOr<DecoderNet> net = FitLinear(moments, ridge);
+    if (!net.ok()) {
+      if (!best.ok()) best = net.status();  // a larger one may do
+      continue;
+    }
+    const double error = RelativeError(*net, held_out);
+    if (!std::isfinite(error) || (best.ok() && error >= best->held_out_error)) continue;
+    best = DecoderFit{*std::move(net), 0, error, ridge};
   }
-  best.train_error = RelativeError(best.net, train);
+  if (best.ok()) best->train_error = RelativeError(best->net, train);
   return best;
 }
 

@@ -57,23 +57,7 @@ double LargestDial(const PlanInput& input, const WorkRates& rates, double second
 
 std::string PathOf(const std::string& work, const PlanInput& input, const std::string& machine,
                    double seconds) {
-  std::string key = absl::StrCat("budget 2 ", seconds, " ", machine);
-  const BudgetChoice full = WholeJob(input);
-  absl::StrAppend(&key, " ", full.train, " ", full.held_out, " ", full.more, " ", full.steps, " ",
-                  full.sensitivity_prompts, " ", full.passes, " ", input.job.max_kl.value_or(0));
-  // Flags count as far as they change the work. What the process and the destination hold is another each time.
-  PlanInput plain = input;
-  plain.process_bytes = plain.artifact_bytes = 0;
-  for (const StageWork& stage : CountWork(plain, input.job.base.scd.max_answer_tokens)) {
-    absl::StrAppendFormat(&key, "\n%s %d %d %.17g %.17g", Name(stage.stage), stage.least, stage.most,
-                          stage.memory, stage.disk);
-    for (const double amount : stage.once.values) absl::StrAppendFormat(&key, " %.17g", amount);
-  }
-  for (const auto& prompts : {input.train, input.held_out, input.more}) {
-    for (const auto& prompt : prompts) absl::StrAppend(&key, "\n", absl::StrJoin(prompt, " "));
-  }
-  const std::string hash = Sha256Hex({reinterpret_cast<const uint8_t*>(key.data()), key.size()});
-  return absl::StrCat(work, "/", hash.substr(0, 24), ".budget");
+  return absl::StrCat(work, "/", WorkKey(absl::StrCat("budget 2 ", seconds, " ", machine), input), ".budget");
 }
 
 // Whether a file's figures can be those of this job.
@@ -143,7 +127,26 @@ PlanInput Apply(const BudgetChoice& choice, const PlanInput& input, AludelJob* j
           input.by_passages,
           input.artifact_bytes,
           input.process_bytes,
-          input.linear};
+          input.linear,
+          input.on_gpu};
+}
+
+std::string WorkKey(std::string key, const PlanInput& input) {
+  const BudgetChoice full = WholeJob(input);
+  absl::StrAppend(&key, " ", full.train, " ", full.held_out, " ", full.more, " ", full.steps, " ",
+                  full.sensitivity_prompts, " ", full.passes, " ", input.job.max_kl.value_or(0));
+  // Flags count as far as they change the work. What the process and the destination hold is another each time.
+  PlanInput plain = input;
+  plain.process_bytes = plain.artifact_bytes = 0;
+  for (const StageWork& stage : CountWork(plain, input.job.base.scd.max_answer_tokens)) {
+    absl::StrAppendFormat(&key, "\n%s %d %d %.17g %.17g", Name(stage.stage), stage.least, stage.most,
+                          stage.memory, stage.disk);
+    for (const double amount : stage.once.values) absl::StrAppendFormat(&key, " %.17g", amount);
+  }
+  for (const auto& prompts : {input.train, input.held_out, input.more}) {
+    for (const auto& prompt : prompts) absl::StrAppend(&key, "\n", absl::StrJoin(prompt, " "));
+  }
+  return Sha256Hex({reinterpret_cast<const uint8_t*>(key.data()), key.size()}).substr(0, 24);
 }
 
 double ExpectedSeconds(const CalibrationPlan& plan) {

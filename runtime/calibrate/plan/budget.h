@@ -33,6 +33,9 @@ BudgetChoice AtDial(const PlanInput& input, double dial);
 // as long.
 PlanInput Apply(const BudgetChoice& choice, const PlanInput& input, AludelJob* job);
 
+// Names what the input makes a job compute, and `key`: what an interrupted run has decided for it is found by that again.
+std::string WorkKey(std::string key, const PlanInput& input);
+
 // What time a plan is expected to take: of a search, that it takes twice the least, up to the most.
 double ExpectedSeconds(const CalibrationPlan& plan);
 

@@ -42,7 +42,8 @@ PlanInput Changed(const PlanInput& input, const AludelJob& job) {
           input.by_passages,
           input.artifact_bytes,
           input.process_bytes,
-          input.linear};
+          input.linear,
+          input.on_gpu};
 }
 
 using Fits = std::function<bool(const PlanInput&)>;
@@ -97,16 +98,20 @@ absl::Status Refuse(const PlanInput& input, absl::string_view what, absl::string
 }  // namespace
 
 std::string CalibrationPlan::Needs() const {
-  std::string text =
-      absl::StrCat("needs ", FormatBytes(memory), " of memory, ", FormatBytes(disk), " of disk");
+  std::string text = absl::StrCat("needs ", FormatBytes(memory), " of memory, ");
+  if (device > 0) absl::StrAppend(&text, FormatBytes(device), " of the device's, ");
+  absl::StrAppend(&text, FormatBytes(disk), " of disk");
   if (most_seconds > 0) absl::StrAppend(&text, ", about ", Interval(least_seconds, most_seconds));
   return text;
 }
 
 std::string CalibrationPlan::Table() const {
   const bool timed = most_seconds > 0;
-  std::string table =
-      absl::StrFormat("%-18s %20s %10s %10s %12s\n", "stage", timed ? "time" : "", "TFLOP", "memory", "disk");
+  const auto of_device = [this](const std::string& text) {
+    return device > 0 ? absl::StrFormat(" %10s", text) : std::string();
+  };
+  std::string table = absl::StrFormat("%-18s %20s %10s %10s%s %12s\n", "stage", timed ? "time" : "", "TFLOP",
+                                      "memory", of_device("device"), "disk");
   for (const PlannedStage& stage : stages) {
     double flops = 0;
     for (const Work work :
@@ -115,9 +120,10 @@ std::string CalibrationPlan::Table() const {
     }
     std::string name(Name(stage.work.stage));
     if (stage.work.most > 1) absl::StrAppend(&name, " x", stage.work.least, "..", stage.work.most);
-    absl::StrAppendFormat(&table, "%-18s %20s %10.3f %10s %12s\n", name,
+    absl::StrAppendFormat(&table, "%-18s %20s %10.3f %10s%s %12s\n", name,
                           timed ? Interval(stage.least_seconds, stage.most_seconds) : "", flops / 1e12,
-                          FormatBytes(stage.work.memory), FormatBytes(stage.work.disk));
+                          FormatBytes(stage.work.memory), of_device(FormatBytes(stage.work.device)),
+                          FormatBytes(stage.work.disk));
   }
   return table;
 }
@@ -131,6 +137,7 @@ CalibrationPlan MakePlan(const std::vector<StageWork>& stages, const WorkRates* 
     plan.least_seconds += plan.stages.back().least_seconds;
     plan.most_seconds += plan.stages.back().most_seconds;
     plan.disk += work.disk;
+    plan.device = std::max(plan.device, work.device);
     if (work.memory > plan.memory) {
       plan.memory = work.memory;
       plan.peak = work.stage;
@@ -146,6 +153,12 @@ absl::Status CheckRoom(const PlanInput& input, const Room& room) {
                   absl::StrCat(" at its peak (", Name(plan.peak), ", ",
                                FormatBytes(plan.stages.front().work.memory), " of it the models)"),
                   [&](const PlanInput& trial) { return PlanOf(trial).memory <= *room.memory; });
+  }
+  if (room.device.has_value() && plan.device > *room.device) {
+    return Refuse(input, "the device's memory", "--max-device-memory", room.device_by_flag, plan.device,
+                  *room.device,
+                  absl::StrCat(", ", FormatBytes(plan.stages.front().work.device), " of it the models"),
+                  [&](const PlanInput& trial) { return PlanOf(trial).device <= *room.device; });
   }
   if (room.disk.has_value() && plan.disk > *room.disk) {
     return Refuse(input, "disk", "--max-disk", room.disk_by_flag, plan.disk, *room.disk, "",

@@ -24,9 +24,10 @@ struct CalibrationPlan {
   double least_seconds = 0, most_seconds = 0;
   double memory = 0;  // at the peak
   Stage peak = Stage::kLoading;
-  double disk = 0;  // all that is there at the same time
+  double device = 0;  // of a GPU, at the peak; 0: none is used
+  double disk = 0;    // all that is there at the same time
 
-  // "needs 9.1 GB of memory, 6.0 GB of disk, about 11.0 min".
+  // "needs 9.1 GB of memory, 6.0 GB of disk, about 11.0 min"; on a GPU "20.3 GB of the device's", too.
   std::string Needs() const;
   // A row for each stage.
   std::string Table() const;
@@ -39,9 +40,11 @@ CalibrationPlan MakePlan(const std::vector<StageWork>& stages, const WorkRates* 
 struct Room {
   std::optional<double> memory, disk;
   bool memory_by_flag = false, disk_by_flag = false;  // else it is what the machine has free
+  std::optional<double> device;
+  bool device_by_flag = false;
 };
 
-// ResourceExhausted where memory or disk do not suffice for what `input` says, with the flag, the figures, and
+// ResourceExhausted where memory, a GPU's memory or disk do not suffice for what `input` says, with the flag, the figures, and
 // settings of the job that would make it fit. An answer is taken to be as long as it may be.
 absl::Status CheckRoom(const PlanInput& input, const Room& room);
 

@@ -86,6 +86,7 @@ std::string CalibrationReport::ToJson(const StageClock& clock) const {
                  {"most_seconds", plan.most_seconds},
                  {"memory_bytes", plan.memory},
                  {"disk_bytes", plan.disk}}}};
+  if (plan.device > 0) json["planned"]["device_bytes"] = plan.device;
   if (!budget.empty()) json["budget"] = budget;
   for (const PlannedStage& stage : plan.stages) {
     const StageClock::Figures& took = clock.Of(stage.work.stage);

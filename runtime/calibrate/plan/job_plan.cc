@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "kernels/device_health.h"
 #include "runtime/calibrate/aludel_format.h"
 #include "runtime/calibrate/calibration_setup.h"
 #include "runtime/calibrate/fit/dense.h"
@@ -25,7 +27,8 @@ namespace {
 // Files that a run finds again; those of a user in the same directory are not.
 bool IsIntermediate(const std::filesystem::path& file) {
   const std::string kind = file.extension().string();
-  for (const char* known : {".states", ".sensitivity", ".answers", ".training", ".tuned", ".tuning"}) {
+  for (const char* known :
+       {".states", ".sensitivity", ".answers", ".training", ".tuned", ".tuning", ".groups"}) {
     if (kind == known) return true;
   }
   return false;
@@ -78,8 +81,8 @@ void Print(const CalibrationPlan& plan) {
   std::fflush(stdout);
 }
 
-// What the job may take.
-Room RoomOfJob(const PlanInput& input, const std::string& work) {
+// What the job may take. `gpu` as AludelInputs::gpu.
+Room RoomOfJob(const PlanInput& input, const std::string& work, const std::string& gpu) {
   const AludelJob& job = input.job;
   Room room;
   room.memory_by_flag = job.max_memory > 0;
@@ -89,6 +92,12 @@ Room RoomOfJob(const PlanInput& input, const std::string& work) {
     room.memory = static_cast<double>(job.max_memory);
   } else if (const std::optional<int64_t> free = FreeMemory(); here && free.has_value()) {
     room.memory = static_cast<double>(*free) + input.process_bytes;  // which the plan counts, too
+  }
+  room.device_by_flag = job.max_device_memory > 0;
+  if (room.device_by_flag) {
+    room.device = static_cast<double>(job.max_device_memory);
+  } else if (const std::optional<int64_t> free = FreeDeviceMemory(gpu); here && free.has_value()) {
+    room.device = static_cast<double>(*free);
   }
   if (room.disk_by_flag) {
     room.disk = static_cast<double>(job.max_disk);
@@ -127,15 +136,38 @@ absl::StatusOr<PlanInput> PlanOfJob(const AludelJob& job, const AludelInputs& in
   // Of a directory of versions the current one: it alone is copied.
   if (old.has_value()) input.artifact_bytes = BytesUnder(old->directory, /*intermediate_alone=*/false);
   input.process_bytes = inputs.process_bytes;
+  input.on_gpu = !inputs.gpu.empty() || job.device_flops > 0;
   return input;
 }
 
-absl::Status CheckRoomOfJob(const PlanInput& input, const std::string& work) {
-  return CheckRoom(input, RoomOfJob(input, work));
+absl::Status CheckRoomOfJob(const PlanInput& input, const AludelInputs& inputs) {
+  return CheckRoom(input, RoomOfJob(input, inputs.work, inputs.gpu));
 }
 
-int GroupLayersOfJob(const PlanInput& input, const std::string& work) {
-  const Room room = RoomOfJob(input, work);
+std::string GroupLayersPath(const PlanInput& input, const AludelInputs& inputs) {
+  return absl::StrCat(inputs.work, "/", WorkKey("groups 1", input), ".groups");
+}
+
+absl::Status KeepGroupLayers(const std::string& path, int layers) {
+  int kept = -1;
+  if (std::ifstream known(path); known >> kept && kept == layers) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  std::ofstream file(path + ".partial");
+  file << layers << "\n";
+  file.close();
+  if (!file || std::rename((path + ".partial").c_str(), path.c_str()) != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  }
+  return absl::OkStatus();
+}
+
+int GroupLayersOfJob(const PlanInput& input, const AludelInputs& inputs) {
+  int kept = 0;
+  if (std::ifstream known(GroupLayersPath(input, inputs)); known >> kept) {
+    if (kept >= 0 && kept <= input.config.layers) return kept;
+  }
+  const Room room = RoomOfJob(input, inputs.work, inputs.gpu);
   const int layers = GroupLayersWithin(input, room);
   if (layers != input.job.options.group_layers) {
     PrintLine(absl::StrFormat("--group-layers %d: larger groups need more memory than the %s that %s", layers,
@@ -183,17 +215,24 @@ absl::StatusOr<TimedPlan> PlanOnMachine(const std::optional<ArtifactManifest>& o
   return timed;
 }
 
-void PrintPlanOfDevice(const PlanInput& input) {
+absl::Status PrintPlanOfDevice(const PlanInput& input) {
   const AludelJob& job = input.job;
-  const double bytes = job.base.compute == DType::kF32 ? 4 : 2;
   const double answer = job.base.scd.max_answer_tokens;
-  const WorkRates rates =
-      RatesOfDevice(input.config, job.device_flops, job.device_bandwidth, job.device_share, bytes, answer);
+  const DeviceSheet device{.flops = job.device_flops,
+                           .f32_flops = job.device_f32_flops,
+                           .bandwidth = job.device_bandwidth,
+                           .share = job.device_share};
+  ALUDEL_ASSIGN_OR_RETURN(const double solver_rate, MeasureSolverRate(input));
+  const WorkRates rates = RatesOfDevice(input.config, device, job.base.compute, solver_rate, answer);
   PrintLine(
-      absl::StrFormat("on a device of %.3g FLOP/s and %.3g bytes/s of which %.0f %% are reached, "
-                      "answers of %.0f tokens:",
-                      job.device_flops, job.device_bandwidth, 100 * job.device_share, answer));
+      absl::StrFormat("on a device of %.3g FLOP/s (f32: %.3g) and %.3g bytes/s of which %.0f %% are reached; "
+                      "solvers at the %.3g FLOP/s of this "
+                      "machine's CPU (%d threads), weight files at %.3g bytes/s, what goes to the device and "
+                      "back at no cost; answers of %.0f tokens:",
+                      device.flops, device.f32_flops, device.bandwidth, 100 * device.share, solver_rate,
+                      ProductThreads(), kReadBytes, answer));
   Print(MakePlan(CountWork(input, answer), &rates));
+  return absl::OkStatus();
 }
 
 }  // namespace aludel

@@ -20,11 +20,15 @@ absl::StatusOr<PlanInput> PlanOfJob(const AludelJob& job, const AludelInputs& in
                                     const std::optional<ArtifactManifest>& old);
 
 // CheckRoom, with the flags of the job or what the machine has free; of a device that is not here, with the flags alone.
-// What `work` holds of an earlier run is not needed a second time.
-absl::Status CheckRoomOfJob(const PlanInput& input, const std::string& work);
+// What the directory of intermediate files holds of an earlier run is not needed a second time.
+absl::Status CheckRoomOfJob(const PlanInput& input, const AludelInputs& inputs);
 
-// GroupLayersWithin the same room. Prints what it chooses.
-int GroupLayersOfJob(const PlanInput& input, const std::string& work);
+// GroupLayersWithin the same room. What is free is another each time, so it is chosen once: KeepGroupLayers leaves it at
+// GroupLayersPath, and an interrupted run comes to the same artifact. Prints what it chooses.
+int GroupLayersOfJob(const PlanInput& input, const AludelInputs& inputs);
+// Of the input before anything was chosen for it.
+std::string GroupLayersPath(const PlanInput& input, const AludelInputs& inputs);
+absl::Status KeepGroupLayers(const std::string& path, int layers);
 
 struct TimedPlan {
   CalibrationPlan plan;
@@ -36,7 +40,7 @@ struct TimedPlan {
 absl::StatusOr<TimedPlan> PlanOnMachine(const std::optional<ArtifactManifest>& old, AludelJob* job,
                                         AludelInputs* inputs);
 
-// Prints the plan of the device that the job describes.
-void PrintPlanOfDevice(const PlanInput& input);
+// Prints the plan of the device that the job describes, whose host solves as this machine does.
+absl::Status PrintPlanOfDevice(const PlanInput& input);
 
 }  // namespace aludel

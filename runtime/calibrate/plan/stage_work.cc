@@ -20,6 +20,8 @@ constexpr int64_t kMeasuresOfSearch = 6;  // a search measures cuts of a candida
 constexpr int64_t kTrialsOfSearch = 6;    // and fits at most so many more
 constexpr double kCheckpoint = 3;         // weights and Adam's moments
 constexpr double kRowBuffers = 3;         // of a prompt's cache in f32, in passes back
+constexpr double kMomentRows = 4096;      // that encoders' moments take at once, decoders' fewer
+constexpr double kTailRows = 512;         // about, of a pass on a given cache
 
 double Cube(double n) { return n * n * n; }
 
@@ -57,9 +59,11 @@ class Counter {
     side_ = options_.recomputed_layers >= 0 ? config_.hidden : 0;
     TransformerOptions transformer;
     transformer.compute = job_.base.compute;
-    models_ = input.process_bytes +
-              (1 + consumers_) * (Parameters(config_) * Size(job_.base.compute) +
-                                  static_cast<double>(Transformer::WorkspaceBytes(config_, transformer)));
+    const double models =
+        (1 + consumers_) * (Parameters(config_) * Size(job_.base.compute) +
+                            static_cast<double>(Transformer::WorkspaceBytes(config_, transformer)));
+    (input.on_gpu ? gpu_models_ : models_) = models;
+    models_ += input.process_bytes;
     train_tokens_ = Tokens(input.train);
     const auto head = static_cast<double>(HeadTokens(input));
     rows_ = std::max(1.0, train_tokens_ - head * static_cast<double>(input.train.size()));
@@ -76,6 +80,9 @@ class Counter {
     if (tunes_) stages.push_back(Tuning());
     stages.push_back(Measurement());
     stages.push_back(Writing());
+    if (input_.on_gpu) {
+      for (StageWork& stage : stages) stage.device = DeviceBytes(stage.stage);
+    }
     return stages;
   }
 
@@ -135,6 +142,38 @@ class Counter {
   }
 
   double Pools(double longest) const { return 2 * longest * columns_ * 2; }
+  double HostPools(double longest) const { return input_.on_gpu ? 0 : Pools(longest); }
+
+  // Of a product of moments, and of one of matrices [m, k] x [k, n], as DeviceProducts holds them.
+  static double MomentBytes(double rows, double m, double n) { return 4 * rows * (m + n) + 12 * m * n; }
+  static double ProductBytes(double m, double n, double k) { return 4 * (m * k + k * n + m * n); }
+  // What the largest product takes, for which there is room from then on.
+  double LargestProduct() const {
+    const auto inputs = static_cast<double>(net_.inputs), width = static_cast<double>(net_.width);
+    const auto batch = static_cast<double>(options_.training.batch);
+    const double narrow = std::max<double>(config_.vocab, config_.ffn);
+    double largest = senses_ || tunes_ ? 4 * kTailRows * (config_.ffn + narrow) : 0;
+    for (const AludelGroup& group : groups_) {
+      const double out = Outputs(group), count = out + side_;
+      largest = std::max({largest, MomentBytes(kMomentRows, count, std::max(count, consumers_ * out)),
+                          MomentBytes(kMomentRows, inputs, std::max(inputs, out)),
+                          ProductBytes(batch, width, inputs), ProductBytes(batch, out, width),
+                          ProductBytes(width, std::max(inputs, out), batch)});
+    }
+    return largest;
+  }
+  double DeviceBytes(Stage stage) const {
+    if (stage == Stage::kLoading) return gpu_models_;
+    double bytes = gpu_models_ + 2 * Pools(longest_);
+    if (stage == Stage::kPrefills || stage == Stage::kAnswers) return bytes;
+    bytes += LargestProduct();
+    // The weights that passes on a given cache go through.
+    if (stage == Stage::kSensitivity || stage == Stage::kTuning) {
+      bytes += HostModel(stage == Stage::kTuning && input_.by_passages ? TuningType() : DType::kF32);
+    }
+    return bytes;
+  }
+  DType TuningType() const { return job_.base.compute == DType::kF32 ? DType::kF32 : DType::kBf16; }
   double HostModel(DType type) const { return Parameters(config_) * Size(type); }
   // Bytes of sensitivity matrices, which stay until the end.
   double SensitivityBytes() const {
@@ -144,7 +183,7 @@ class Counter {
   }
   double Held() const {  // in memory beside the models once it is there
     const double answers = static_cast<double>(input_.held_out.size()) * answer_ * config_.vocab * 4;
-    double bytes = consumers_ * answers + (senses_ ? SensitivityBytes() : 0) + 2 * Pools(longest_);
+    double bytes = consumers_ * answers + (senses_ ? SensitivityBytes() : 0) + 2 * HostPools(longest_);
     for (const AludelGroup& group : groups_) {
       const double out = Outputs(group);
       bytes += (out + side_) * static_cast<double>(net_.rank) * 4 + kSampledRows * net_.rank * 4;
@@ -169,8 +208,8 @@ class Counter {
   StageWork Prefills() const {
     StageWork stage{.stage = Stage::kPrefills};
     stage.once[Work::kPrefill] = (1 + consumers_) * Prefills(input_.train, config_.layers);
-    stage.memory =
-        models_ + longest_ * config_.layers * (2.0 * config_.kv_dim() + config_.hidden) * 4 + Pools(longest_);
+    stage.memory = models_ + longest_ * config_.layers * (2.0 * config_.kv_dim() + config_.hidden) * 4 +
+                   HostPools(longest_);
     stage.disk = (1 + consumers_) *
                  static_cast<double>(StateBytes(config_, SideLayers(), static_cast<int64_t>(train_tokens_)));
     return stage;
@@ -182,7 +221,7 @@ class Counter {
     stage.once[Work::kDecode] = consumers_ * Decode(input_.held_out);
     stage.memory = models_ +
                    static_cast<double>(input_.held_out.size()) * consumers_ * answer_ * config_.vocab * 4 +
-                   2 * Pools(longest_);
+                   2 * HostPools(longest_);
     return stage;
   }
 
@@ -265,10 +304,9 @@ class Counter {
 
   StageWork Tuning() const {
     StageWork stage{.stage = Stage::kTuning, .most = MostFits()};
-    const DType matrices = job_.base.compute == DType::kF32 ? DType::kF32 : DType::kBf16;
     if (input_.by_passages) {
       const PassagePlan plan = CountPassages(config_, job_.base.consumers.size(), input_.more,
-                                             options_.passages, matrices, Recomputed());
+                                             options_.passages, TuningType(), Recomputed());
       stage.once[Work::kPrefill] = 2 * plan.prefills;
       stage.once[Work::kTail] = 2 * plan.tails;
       stage.once[Work::kLoad] = consumers_ * Parameters(config_);
@@ -346,7 +384,7 @@ class Counter {
   const NetShape net_;
   AludelOptions options_;
   std::vector<AludelGroup> groups_;
-  double side_ = 0, models_ = 0, train_tokens_ = 0, rows_ = 0, longest_ = 0;
+  double side_ = 0, models_ = 0, gpu_models_ = 0, train_tokens_ = 0, rows_ = 0, longest_ = 0;
   bool senses_ = false, tunes_ = false;
 };
 

@@ -55,6 +55,7 @@ struct StageWork {
   WorkAmounts once;
   int64_t least = 1, most = 1;
   double memory = 0;  // bytes at its peak, models included
+  double device = 0;  // of a GPU's memory likewise; 0: models run on the CPU
   double disk = 0;    // bytes that it adds
 };
 
@@ -68,6 +69,7 @@ struct PlanInput {
   double artifact_bytes = 0;                                     // of what lies in the destination
   double process_bytes = 0;  // that the process holds before it has models
   bool linear = false;       // decoders of `extended`
+  bool on_gpu = false;       // models, and large products (fit/device_products.h)
 };
 
 // [stages that the job has], in their order. An answer is taken to have `answer_tokens`.

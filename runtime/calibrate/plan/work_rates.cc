@@ -239,19 +239,7 @@ class Pilot {
     const std::vector<float> rows = Noise(kRows * whole, 4);
     rates_.per_second[Work::kMoments] = PerSecond(2.0 * static_cast<double>(kRows * whole * whole),
                                                   [&] { AddGram(rows.data(), kRows, &gram); });
-    const int64_t main = std::min(net_.outputs, kSolverColumns),
-                  side = std::min<int64_t>(config_.hidden, kSolverSide);
-    const int64_t columns = main + side, rank = std::min(net_.rank, main);
-    const std::vector<float> x = Noise(2 * columns * columns, 5), y = Noise(2 * columns * main, 6);
-    Moments xx = Moments::Zeros(columns, columns), xy = Moments::Zeros(columns, main);
-    AddGram(x.data(), 2 * columns, &xx);
-    AddProduct(x.data(), y.data(), 2 * columns, &xy);
-    absl::Status status;
-    rates_.per_second[Work::kSolver] =
-        PerSecond(EncoderSolverFlops(static_cast<double>(main), static_cast<double>(side),
-                                     static_cast<double>(main), static_cast<double>(rank)),
-                  [&] { status.Update(FitInnovation(xx, main, xy, rank, 1e-5).status()); });
-    ALUDEL_RETURN_IF_ERROR(status);
+    ALUDEL_ASSIGN_OR_RETURN(rates_.per_second[Work::kSolver], MeasureSolverRate(input_));
     return rates_;
   }
 
@@ -279,13 +267,35 @@ absl::StatusOr<WorkRates> MeasureRates(const PlanInput& input, Transformer& cons
   return Pilot(input, consumer, work).Run();
 }
 
-WorkRates RatesOfDevice(const ModelConfig& config, double flops, double bandwidth, double share,
-                        double weight_bytes, double answer_tokens) {
+absl::StatusOr<double> MeasureSolverRate(const PlanInput& input) {
+  const NetShape net = PlannedNet(input);
+  const int64_t main = std::min(net.outputs, kSolverColumns),
+                side = std::min<int64_t>(input.config.hidden, kSolverSide);
+  const int64_t columns = main + side, rank = std::min(net.rank, main);
+  const std::vector<float> x = Noise(2 * columns * columns, 5), y = Noise(2 * columns * main, 6);
+  Moments xx = Moments::Zeros(columns, columns), xy = Moments::Zeros(columns, main);
+  AddGram(x.data(), 2 * columns, &xx);
+  AddProduct(x.data(), y.data(), 2 * columns, &xy);
+  absl::Status status;
+  const double rate = PerSecond(EncoderSolverFlops(static_cast<double>(main), static_cast<double>(side),
+                                                   static_cast<double>(main), static_cast<double>(rank)),
+                                [&] { status.Update(FitInnovation(xx, main, xy, rank, 1e-5).status()); });
+  ALUDEL_RETURN_IF_ERROR(status);
+  return rate;
+}
+
+WorkRates RatesOfDevice(const ModelConfig& config, const DeviceSheet& device, DType compute,
+                        double solver_rate, double answer_tokens) {
+  const bool wide = compute == DType::kF32;
+  const double weight_bytes = wide ? 4 : 2;
+  const double products = device.share * (wide ? device.f32_flops : device.flops);
   WorkRates rates;
-  rates.per_second.values.fill(share * flops);
-  const double weights_a_second = share * bandwidth / (weight_bytes * Parameters(config));
+  rates.per_second[Work::kPrefill] = rates.per_second[Work::kTail] = products;
+  rates.per_second[Work::kNetwork] = rates.per_second[Work::kMoments] = device.share * device.f32_flops;
+  const double weights_a_second = device.share * device.bandwidth / (weight_bytes * Parameters(config));
   rates.per_second[Work::kDecode] = TailFlops(config, 0, 1) * weights_a_second;
-  rates.per_second[Work::kLoad] = share * bandwidth / weight_bytes;
+  rates.per_second[Work::kSolver] = solver_rate;
+  rates.per_second[Work::kLoad] = kReadBytes / weight_bytes;
   rates.answer_tokens = answer_tokens;
   return rates;
 }

@@ -24,9 +24,18 @@ struct WorkRates {
 absl::StatusOr<WorkRates> MeasureRates(const PlanInput& input, Transformer& consumer,
                                        const std::string& work);
 
-// A device that nobody has at hand, from what its makers state: every product runs at `share` of `flops` a second, and
-// token by token at `share` of `bandwidth`, bytes a second that weights of `weight_bytes` a parameter are read at.
-WorkRates RatesOfDevice(const ModelConfig& config, double flops, double bandwidth, double share,
-                        double weight_bytes, double answer_tokens);
+// The solvers' part of it alone, for a plan without models: on a GPU, too, they are the host's.
+absl::StatusOr<double> MeasureSolverRate(const PlanInput& input);
+
+// A device that is not at hand, as its maker states it: FLOP a second of products of bf16 and of f32 (without TF32), bytes of
+// memory a second, and the share of all that is reached.
+struct DeviceSheet {
+  double flops = 0, f32_flops = 0, bandwidth = 0, share = 0;
+};
+// Models compute in the type of `compute`, fits and training in f32; token by token weights are read at the bandwidth. Solvers run
+// at `solver_rate`, and weight files are read at kReadBytes a second.
+WorkRates RatesOfDevice(const ModelConfig& config, const DeviceSheet& device, DType compute,
+                        double solver_rate, double answer_tokens);
+inline constexpr double kReadBytes = 2e9;
 
 }  // namespace aludel

@@ -53,7 +53,10 @@ size_t RansCoder::Encode(absl::Span<const uint8_t> planes, int64_t tokens,
   const std::vector<uint8_t> symbols = SplitLowBits(planes, scale_.bits, tokens, payload.data());
   const size_t low_bytes = LowBitBytes(scale_.bits, tokens);
   const int lanes = LatentLanes(symbols.size());
-  return low_bytes + RansEncode(Runs(tokens), symbols, lanes, payload.subspan(low_bytes));
+  const size_t bytes = low_bytes + RansEncode(Runs(tokens), symbols, lanes, payload.subspan(low_bytes));
+  if (bytes > 0) return bytes;
+  payload[0] = 0;  // no frame is empty; a state of 0 says what no state says
+  return 1;
 }
 
 absl::StatusOr<PlaneScale> RansCoder::Decode(absl::Span<const uint8_t> payload, int64_t tokens,

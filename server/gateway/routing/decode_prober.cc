@@ -15,6 +15,7 @@ namespace {
 // Probes of a server that is down start soon and back off, up to this many intervals apart.
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
 constexpr int kMaxBackoff = 8;
+constexpr absl::Duration kPause = absl::Milliseconds(1);
 // A server without the Load service may be replaced by one that has it.
 constexpr absl::Duration kNoLoadRetry = absl::Seconds(30);
 
@@ -88,6 +89,8 @@ void DecodeProber::Loop() {
     lock.unlock();
     look_(this);
     lock.lock();
+    // Many servers answer at about the same time: they are gone through once for all of those answers.
+    changed_.wait_for(lock, absl::ToChronoNanoseconds(kPause), [this] { return stopping_; });
   }
 }
 

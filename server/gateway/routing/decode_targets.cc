@@ -17,6 +17,16 @@ ModelFleet::Standing DecodeTargets::Members::StandingOf(size_t slot) const {
   return target->ready() && !IsSpare(target) ? ModelFleet::Standing::kReady : ModelFleet::Standing::kSpare;
 }
 
+ModelFleet::Standing DecodeTargets::Members::StandingFor(const Wanted& wanted, size_t slot) const {
+  const ModelFleet::Standing standing = StandingOf(slot);
+  if (standing == ModelFleet::Standing::kOut) return standing;
+  DecodeTarget* const target = At(slot);
+  const bool out = absl::c_linear_search(wanted.tried, target) ||
+                   (!wanted.numerics.empty() && target->numerics(wanted.adapter) != wanted.numerics) ||
+                   (!wanted.adapter.empty() && !target->ServesAdapter(wanted.adapter));
+  return out ? ModelFleet::Standing::kOut : standing;
+}
+
 void DecodeTargets::Members::Add(const std::shared_ptr<DecodeTarget>& target) {
   targets.push_back(target);
   if (by_slot.size() <= target->slot()) by_slot.resize(target->slot() + 1);
@@ -234,17 +244,16 @@ DecodeTargets::Picked DecodeTargets::Pick(const Wanted& wanted) const {
   ModelFleet& fleet = *pool->second.fleet;
   std::optional<double> max_ttft;
   if (wanted.time_left) max_ttft = absl::ToDoubleSeconds(pool->second.max_ttft);
+  // Before the fleet is asked, which others wait for meanwhile.
+  std::vector<ModelFleet::Standing> standings(members->by_slot.size());
+  for (size_t slot = 0; slot < standings.size(); ++slot) standings[slot] = members->StandingFor(wanted, slot);
   const auto pick = [&](absl::Span<DecodeTarget* const> among) {
     return fleet.Pick(
         wanted.keys,
         [&](size_t slot) {
-          DecodeTarget* const target = members->At(slot);
-          const bool out =
-              target == nullptr || absl::c_linear_search(wanted.tried, target) ||
-              (!among.empty() && !absl::c_linear_search(among, target)) ||
-              (!wanted.numerics.empty() && target->numerics(wanted.adapter) != wanted.numerics) ||
-              (!wanted.adapter.empty() && !target->ServesAdapter(wanted.adapter));
-          return out ? ModelFleet::Standing::kOut : members->StandingOf(slot);
+          const bool out = slot >= standings.size() ||
+                           (!among.empty() && !absl::c_linear_search(among, members->At(slot)));
+          return out ? ModelFleet::Standing::kOut : standings[slot];
         },
         wanted.again, wanted.places, max_ttft,
         absl::ToDoubleSeconds(wanted.time_left.value_or(absl::InfiniteDuration())));
@@ -292,8 +301,10 @@ double DecodeTargets::Desired(const std::string& model, int waiting) const {
 bool DecodeTargets::HasOther(const std::string& model, const std::vector<DecodeTarget*>& gone,
                              const std::string& numerics, const std::string& adapter) const {
   return absl::c_any_of(MembersOf(model)->targets, [&](const std::shared_ptr<DecodeTarget>& target) {
-    return !absl::c_linear_search(gone, target.get()) &&
-           (numerics.empty() || target->numerics().empty() || target->numerics(adapter) == numerics);
+    if (absl::c_linear_search(gone, target.get())) return false;
+    // What a server that is down has, it may have no more when it comes back, and another one may.
+    if (!adapter.empty() && target->usable() && !target->ServesAdapter(adapter)) return false;
+    return numerics.empty() || target->numerics().empty() || target->numerics(adapter) == numerics;
   });
 }
 

@@ -123,6 +123,8 @@ class DecodeTargets {
     bool NamedIsUsable() const;
     DecodeTarget* At(size_t slot) const { return slot < by_slot.size() ? by_slot[slot] : nullptr; }
     ModelFleet::Standing StandingOf(size_t slot) const;
+    // Likewise for what a request wants, `among` apart.
+    ModelFleet::Standing StandingFor(const Wanted& wanted, size_t slot) const;
   };
   using MembersPtr = std::shared_ptr<const Members>;
   struct Pool {

@@ -251,13 +251,23 @@ TEST_F(AdapterPoolTest, ARemovedOneEndsWithItsLastRequest) {
   EXPECT_TRUE(pool_->Add("a0", Directory(0)).ok());
 }
 
-TEST_F(AdapterPoolTest, ThoseWhoWaitForARemovedOneAreTold) {
-  Open(2, 1);
-  const AdapterPool::Handle held = Get(0);
-  Asked waiting;
-  Ask(1, waiting);
+TEST_F(AdapterPoolTest, ThoseWhoWaitForARemovedOneStillGetIt) {
+  Open(3, 1);
+  AdapterPool::Handle held = Get(0);
+  Asked first, second, late;
+  Ask(1, first);
+  Ask(1, second);
   ASSERT_TRUE(pool_->Remove("a1").ok());
-  EXPECT_EQ(waiting.status().code(), absl::StatusCode::kNotFound);
+  Ask(1, late);
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kNotFound);
+  held.reset();
+  AdapterPool::Handle removed = first.Take();
+  ASSERT_NE(removed, nullptr);
+  EXPECT_EQ(second.Take(), removed);
+  Asked next;
+  Ask(2, next);
+  removed.reset();
+  EXPECT_TRUE(next.status().ok()) << next.status();  // there is room: the removed one has gone
 }
 
 TEST_F(AdapterPoolTest, BadAdaptersAreNamedWhenTheyAreAddedOrLoaded) {

@@ -156,6 +156,38 @@ TEST(TcpPlain, EndsAMessageWhosePayloadDoesNotCome) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(handler.received()[0].status));
 }
 
+TEST(TcpPlain, APayloadOfASlowLinkMayTakeLongerThanTheTimeout) {
+  RecordingHandler handler;
+  TransportOptions options;
+  options.receive_timeout = absl::Milliseconds(300);
+  const auto receiver = *OpenTransport(options, &handler);
+  const EndpointAddress address = *ParseAddress(receiver->address(), AddressKind::kTcp);
+  RawSocket slow = RawSocket::ConnectTo(address.sockets[0].port);
+  constexpr size_t kBytes = 250'000;  // two seconds of 1 Mb/s
+  slow.Write(Bytes(EncodeTcpHead(TcpFrameType::kHello, address.endpoint_id, {}, 0)) +
+             Bytes(EncodeTcpHead(TcpFrameType::kData, 0, AsBytes("m"), kBytes)));
+  for (int part = 0; part < 10; ++part) {
+    absl::SleepFor(absl::Milliseconds(80));
+    ASSERT_TRUE(slow.Write(std::string(kBytes / 10, 'x')));
+  }
+  ASSERT_TRUE(handler.WaitFor(1));
+  EXPECT_TRUE(handler.received()[0].status.ok()) << handler.received()[0].status;
+}
+
+TEST(TcpPlain, APayloadThatStopsGetsNoTimeForWhatHasNotCome) {
+  RecordingHandler handler;
+  TransportOptions options;
+  options.receive_timeout = absl::Milliseconds(300);
+  const auto receiver = *OpenTransport(options, &handler);
+  const EndpointAddress address = *ParseAddress(receiver->address(), AddressKind::kTcp);
+  RawSocket slow = RawSocket::ConnectTo(address.sockets[0].port);
+  constexpr size_t kBytes = 100'000'000;  // over 13 minutes of 1 Mb/s
+  slow.Write(Bytes(EncodeTcpHead(TcpFrameType::kHello, address.endpoint_id, {}, 0)) +
+             Bytes(EncodeTcpHead(TcpFrameType::kData, 0, AsBytes("m"), kBytes)) + std::string(50'000, 'x'));
+  ASSERT_TRUE(handler.WaitFor(1, absl::Seconds(10)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(handler.received()[0].status));
+}
+
 TEST(TcpPlain, ListensNowhereWhereItOnlyConnects) {
   for (const char* kind : {"tcp", "ucx"}) {
     RecordingHandler handler;

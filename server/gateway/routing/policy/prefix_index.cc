@@ -60,6 +60,13 @@ void PrefixLru::Erase(uint64_t key) {
   index_.erase(found);
 }
 
+std::vector<uint64_t> PrefixLru::keys() const {
+  std::vector<uint64_t> keys;
+  keys.reserve(index_.size());
+  for (const auto& [key, at] : index_) keys.push_back(key);
+  return keys;
+}
+
 int64_t PrefixLru::Match(const PrefixKeys& keys) const {
   // What is here is here from its start on, for longer beginnings go first.
   const auto end = std::partition_point(keys.keys.begin(), keys.keys.end(),
@@ -84,14 +91,7 @@ void PrefixIndex::Forget(size_t slot, absl::Span<const uint64_t> keys) {
 
 void PrefixIndex::Reset(size_t slot, int64_t capacity_tokens) {
   while (caches_.size() <= slot) caches_.emplace_back(0);
-  if (caches_[slot].size() > 0) {
-    // Rare, and the only time that all keys are looked at.
-    std::vector<uint64_t> all;
-    for (const auto& part : holders_.parts()) {
-      for (const auto& [key, slots] : part) all.push_back(key);
-    }
-    Forget(slot, all);
-  }
+  Forget(slot, caches_[slot].keys());
   caches_[slot] = PrefixLru(capacity_tokens);
 }
 

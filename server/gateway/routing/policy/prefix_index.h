@@ -27,6 +27,8 @@ class PrefixLru {
   int64_t Match(const PrefixKeys& keys) const;
   void SetCapacity(int64_t tokens) { capacity_ = tokens; }
 
+  // All that are here, in no order.
+  std::vector<uint64_t> keys() const;
   int64_t tokens() const { return tokens_; }
   size_t size() const { return index_.size(); }
 

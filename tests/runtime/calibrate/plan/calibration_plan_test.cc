@@ -190,6 +190,36 @@ TEST_F(CalibrationPlanTest, RefusesWhatDoesNotFitAndNamesWhatWould) {
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << "and nothing is free";
 }
 
+TEST_F(CalibrationPlanTest, OnAGpuModelsAndCachesLieInItsMemory) {
+  PlanInput gpu = InputWithMore();
+  gpu.on_gpu = true;
+  const auto at = [&](Stage stage) { return Of(stage, gpu); };
+  const double models = Of(Stage::kLoading, Input()).memory;
+  EXPECT_DOUBLE_EQ(at(Stage::kLoading).device, models);
+  EXPECT_DOUBLE_EQ(at(Stage::kLoading).memory, 0);
+  // K and V of four layers in bf16, in two pools of twice the longest prompt.
+  const double pools = 2 * (2 * 89.0) * (4 * 2 * 16) * 2;
+  EXPECT_DOUBLE_EQ(at(Stage::kAnswers).device, models + pools);
+  EXPECT_DOUBLE_EQ(Of(Stage::kAnswers, InputWithMore()).memory - at(Stage::kAnswers).memory, models + pools);
+  // A group of three layers' moments, in f32 and f64 with the rows that they are of.
+  EXPECT_GE(at(Stage::kEncoders).device,
+            models + pools + 12.0 * (96 + 32) * (96 + 32) + 8.0 * 4096 * (96 + 32));
+  // Passes back go through all weights, in f32.
+  EXPECT_DOUBLE_EQ(at(Stage::kSensitivity).device - at(Stage::kEncoders).device, 4 * Parameters(config_));
+  EXPECT_DOUBLE_EQ(at(Stage::kTuning).device, at(Stage::kSensitivity).device);
+  EXPECT_DOUBLE_EQ(Of(Stage::kTuning, InputWithMore()).device, 0) << "on the CPU";
+
+  const CalibrationPlan plan = MakePlan(CountWork(gpu, job_.base.scd.max_answer_tokens), nullptr);
+  EXPECT_THAT(plan.Needs(), HasSubstr(" of the device's, "));
+  EXPECT_THAT(plan.Table(), HasSubstr("device"));
+  EXPECT_TRUE(CheckRoom(gpu, {.device = plan.device, .device_by_flag = true}).ok());
+  const absl::Status refused = CheckRoom(gpu, {.device = plan.device - 1, .device_by_flag = true});
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("of the device's memory"), HasSubstr("of it the models"),
+                    HasSubstr("--compute bf16"), HasSubstr("--max-device-memory is ")));
+}
+
 TEST_F(CalibrationPlanTest, GroupsAreAsLargeAsMemoryAllows) {
   config_.layers = 8;
   config_.kv_heads = 32;  // moments of a group are then most of what is held
@@ -216,6 +246,21 @@ TEST_F(CalibrationPlanTest, GroupsAreAsLargeAsMemoryAllows) {
   PlanInput extending = Input();
   extending.extended = AludelShape{.groups = {{1, 7, 8}}};
   EXPECT_EQ(GroupLayersWithin(extending, {1000.0, {}, true, false}), 0) << "the format has its own";
+}
+
+TEST_F(CalibrationPlanTest, GroupsAreChosenOnceForAnInterruptedRun) {
+  const TemporaryDirectory work;
+  AludelInputs inputs;
+  inputs.work = work.path() + "/new";
+  const std::string path = GroupLayersPath(Input(), inputs);
+  ASSERT_EQ(GroupLayersOfJob(Input(), inputs), 0);
+  ASSERT_TRUE(KeepGroupLayers(path, 2).ok());
+  EXPECT_EQ(GroupLayersOfJob(Input(), inputs), 2) << "however much is free now";
+  train_.pop_back();
+  EXPECT_EQ(GroupLayersOfJob(Input(), inputs), 0) << "another job's is not this one's";
+  train_.push_back(std::vector<int32_t>(50 + 199 % 40, 1));
+  ASSERT_TRUE(KeepGroupLayers(path, 99).ok());
+  EXPECT_EQ(GroupLayersOfJob(Input(), inputs), 0) << "what no run has chosen";
 }
 
 TEST_F(CalibrationPlanTest, ABudgetBuysWhatFitsAndMoreTimeNeverLess) {
@@ -311,10 +356,16 @@ TEST_F(CalibrationPlanTest, AChoiceIsMadeOnceForAnInterruptedRun) {
 }
 
 TEST_F(CalibrationPlanTest, ADeviceThatIsNotHereIsItsPeaksTimesAShare) {
+  const DeviceSheet device{.flops = 1e12, .f32_flops = 4e10, .bandwidth = 1e9, .share = 0.5};
   const WorkRates rates =
-      RatesOfDevice(config_, /*flops=*/1e12, /*bandwidth=*/1e9, /*share=*/0.5, /*weight_bytes=*/2,
-                    /*answer_tokens=*/4);
+      RatesOfDevice(config_, device, DType::kBf16, /*solver_rate=*/3e9, /*answer_tokens=*/4);
   EXPECT_DOUBLE_EQ(rates.per_second[Work::kPrefill], 5e11);
+  EXPECT_DOUBLE_EQ(rates.per_second[Work::kTail], 5e11);
+  EXPECT_DOUBLE_EQ(rates.per_second[Work::kMoments], 2e10) << "fits are in f32";
+  EXPECT_DOUBLE_EQ(rates.per_second[Work::kNetwork], 2e10);
+  EXPECT_DOUBLE_EQ(rates.per_second[Work::kSolver], 3e9) << "the host's";
+  EXPECT_DOUBLE_EQ(rates.per_second[Work::kLoad], 1e9) << "2 GB/s of bf16";
+  EXPECT_DOUBLE_EQ(RatesOfDevice(config_, device, DType::kF32, 3e9, 4).per_second[Work::kPrefill], 2e10);
   // A token reads every weight: half of 1e9 bytes a second are 2.5e8 weights.
   WorkAmounts token;
   token[Work::kDecode] = TailFlops(config_, 0, 1);

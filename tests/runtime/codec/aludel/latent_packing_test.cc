@@ -55,6 +55,19 @@ TEST_P(LatentPackingTest, ClampsInfinityAndTakesNanForZero) {
   EXPECT_THAT(back, ElementsAre(7.0f, -8.0f, 0.0f, 7.0f));
 }
 
+// A frame of none would not arrive.
+TEST_P(LatentPackingTest, ZerosThatCostNothingAreNotAnEmptyPayload) {
+  for (const int64_t tokens : {1, 2, 16}) {
+    const LatentGrid grid{1.0f, {4, 4}, {1e-6f, 1e-6f}, 4};
+    const std::vector<float> z(2 * tokens, 0.0f);
+    const auto bytes = Pack(z, tokens, grid, GetParam());
+    EXPECT_GT(bytes.size(), 0u);
+    std::vector<float> back(z.size(), 1.0f);
+    ASSERT_TRUE(UnpackLatents(bytes, tokens, grid, GetParam(), back.data()).ok());
+    EXPECT_EQ(back, z);
+  }
+}
+
 TEST_P(LatentPackingTest, RefusesBytesThatAreNotExactlyTheCodes) {
   // A single lane cannot tell: a frame of two. One plane: behind each of several there is a cut that decodes.
   const int64_t tokens = HasScales(GetParam()) ? 2100 : 40;

@@ -87,10 +87,17 @@ TEST(PrefixIndex, AgreesWithEachServersOwnCache) {
     caches[slot].Touch(used, used.size(), &added, &evicted);
     index.Insert(slot, used, used.size());
     EXPECT_LE(caches[slot].tokens(), 2000);
+    if (random() % 100 == 0) {
+      const size_t fresh = random() % 5;
+      caches[fresh] = PrefixLru(2000);
+      index.Reset(fresh, 2000);
+    }
     const PrefixKeys asked = prompt();
     const std::vector<int64_t> tokens = Match(index, asked);
     for (size_t s = 0; s < 5; ++s) ASSERT_EQ(tokens[s], caches[s].Match(asked));
   }
+  for (size_t slot = 0; slot < 5; ++slot) index.Reset(slot, 2000);
+  EXPECT_EQ(index.keys(), 0u);
 }
 
 }  // namespace
