@@ -56,13 +56,14 @@ def hashes(folder: Path) -> Dict[str, str]:
 def whole_files(work: Path) -> Dict[str, Tuple[int, int]]:
     """What a run leaves for the next, by its name: what it writes anew is another file with another inode or time."""
     found = {}
-    for file in work.glob("*") if work.exists() else []:
+    for file in work.rglob("*") if work.exists() else []:
         try:
             status = file.stat()
         except FileNotFoundError:  # it has just got its name
             continue
-        if file.is_file() and not file.name.endswith(".partial"):
-            found[file.name] = (status.st_ino, status.st_mtime_ns)
+        measured = file.parent.name == "pilot"  # and removed: the plan's
+        if file.is_file() and not measured and not file.name.endswith(".partial"):
+            found[str(file.relative_to(work))] = (status.st_ino, status.st_mtime_ns)
     return found
 
 
