@@ -238,6 +238,7 @@ TEST(StepCosts, OfPrefill) {
       const auto share = [&, &cost = cost](double idle_us) {
         return bound_us / (cost.kernels_us + static_cast<double>(cost.launches) * idle_us);
       };
+      EXPECT_GE(share(7), 0.6);  // the goal on a card, at 4,096 tokens
       ExpectInReadme(absl::StrFormat(
           "| %s | %d | %d | %d | %.1f | %.1f | %.1f | %.1f | %.2f | %.2f | %.2f |", shape.name, tokens, steps,
           cost.launches, static_cast<double>(cost.flops) / 1e12, static_cast<double>(cost.bytes) / 1e9,
