@@ -21,11 +21,12 @@ add_custom_target(bundle
 
 # What a machine with a GPU is given, see make_gpu_pack.cmake.
 set(gpu_pack ${CMAKE_BINARY_DIR}/aludel-gpu)
+set(gpu_pack_mebibytes 56)
 set(make_gpu_pack ${CMAKE_COMMAND} -DBUNDLE=${bundle} -DFOLDER=${gpu_pack})
 if(ALUDEL_TESTS)
   add_custom_target(gpu_pack
     COMMAND ${make_bundle} -P ${PROJECT_SOURCE_DIR}/cmake/make_bundle.cmake
-    COMMAND ${make_gpu_pack} -DARCHIVE=${gpu_pack}.tar.xz -DMEBIBYTES=56 -P ${PROJECT_SOURCE_DIR}/cmake/make_gpu_pack.cmake
+    COMMAND ${make_gpu_pack} -DARCHIVE=${gpu_pack}.tar.xz -DMEBIBYTES=${gpu_pack_mebibytes} -P ${PROJECT_SOURCE_DIR}/cmake/make_gpu_pack.cmake
     DEPENDS ${names} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} VERBATIM COMMENT "GPU pack (minutes of compression)")
 endif()
 
@@ -38,9 +39,9 @@ if(ALUDEL_TESTS)
     add_test(NAME bundle COMMAND ${Python3_EXECUTABLE} tests/deploy/bundle_test.py --bundle ${bundle}
              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     aludel_test_settings(bundle TIMEOUT 120 FIXTURES_REQUIRED bundle LABELS e2e)
-    # Compressed in seconds it is a fifth larger: 60 MiB say nothing of the 56 of the real one, but that nothing large came along.
+    # Compressed in seconds it is larger than the real one, and has to keep that one's limit all the same.
     set(quick_pack ${gpu_pack}-quick.tar)
-    add_test(NAME gpu_pack COMMAND ${make_gpu_pack} -DARCHIVE=${quick_pack} -DMEBIBYTES=60 -DQUICK=ON -P cmake/make_gpu_pack.cmake
+    add_test(NAME gpu_pack COMMAND ${make_gpu_pack} -DARCHIVE=${quick_pack} -DMEBIBYTES=${gpu_pack_mebibytes} -DQUICK=ON -P cmake/make_gpu_pack.cmake
              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     aludel_test_settings(gpu_pack TIMEOUT 120 FIXTURES_REQUIRED bundle FIXTURES_SETUP gpu_pack)
     add_test(NAME gpu_rehearsal COMMAND ${Python3_EXECUTABLE} tests/gpu/rehearsal_test.py --pack ${quick_pack}

@@ -5,8 +5,8 @@
 #         -DMEBIBYTES=56 [-DQUICK=ON] -P cmake/make_gpu_pack.cmake
 #
 # The folder holds links alone; the archive holds what they point to, in one window, so that what models and codecs have in
-# common is carried once. QUICK is for tests, in seconds: zstd, whose archive is a fifth larger than xz makes it (54,452 KiB where
-# that was measured) and has a limit of its own, 60 MiB in AludelBundle.cmake.
+# common is carried once. QUICK is for tests, in seconds: zstd, whose archive (54,452 KiB where that was measured) is larger than
+# what xz makes, and is held to the same limit.
 cmake_policy(VERSION 3.25)
 foreach(name BUNDLE FOLDER ARCHIVE MEBIBYTES)
   if(NOT ${name})

@@ -16,6 +16,19 @@ namespace {
 // Row numbers of either width.
 constexpr auto kCopyRows = [](const auto&... args) { return LaunchCopyRows(args...); };
 
+// What was staged before is recognized by its bytes, so that those between a plane's members must not be what memory held.
+const LatentPlane* StagePlanes(absl::Span<const LatentPlane> planes, CudaStream& stream) {
+  std::vector<char> memory(planes.size() * sizeof(LatentPlane));
+  auto* const staged = reinterpret_cast<LatentPlane*>(memory.data());
+  for (size_t i = 0; i < planes.size(); ++i) {
+    staged[i].offset = planes[i].offset;
+    staged[i].high_offset = planes[i].high_offset;
+    staged[i].bits = planes[i].bits;
+    staged[i].width = planes[i].width;
+  }
+  return StageSpan(absl::MakeConstSpan(staged, planes.size()), stream);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(Device* device, int ordinal,
@@ -148,7 +161,7 @@ void CudaOps::PackLatents(const TensorView& z, float inverse_step, absl::Span<co
   ALUDEL_CHECK(z.cols == static_cast<int64_t>(planes.size()));
   if (z.rows == 0 || planes.empty()) return;
   CudaStream& state = Enter(stream);
-  const LatentPlane* staged = StageSpan(planes, state);
+  const LatentPlane* staged = StagePlanes(planes, state);
   if (staged == nullptr) return;
   state.Launch("launch PackLatents", LaunchPackLatents, z, inverse_step, staged, bytes);
 }
@@ -158,7 +171,7 @@ void CudaOps::UnpackLatents(const uint8_t* bytes, absl::Span<const LatentPlane> 
   ALUDEL_CHECK(z.cols == static_cast<int64_t>(planes.size()));
   if (z.rows == 0 || planes.empty()) return;
   CudaStream& state = Enter(stream);
-  const LatentPlane* staged = StageSpan(planes, state);
+  const LatentPlane* staged = StagePlanes(planes, state);
   if (staged == nullptr) return;
   state.Launch("launch UnpackLatents", LaunchUnpackLatents, bytes, staged, first, step, z);
 }

@@ -11,6 +11,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/bench/halves_spread.h"
 #include "runtime/bench/make_adapter.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/transformer.h"
@@ -43,7 +44,12 @@ double ProcessorSeconds() {
 struct Times {
   std::vector<double> seconds, processor_seconds;
 
-  StepTime Medians() const { return {Median(seconds), Median(processor_seconds)}; }
+  // Over those of `base`, which took turns with them.
+  StepTime Over(const Times& base) const {
+    std::vector<double> ratios;
+    for (size_t i = 0; i < seconds.size(); ++i) ratios.push_back(seconds[i] / base.seconds[i]);
+    return {Median(seconds), Median(processor_seconds), HalvesSpread(ratios)};
+  }
 };
 
 // All matrices, the head too; of the embedding a step reads single rows.
@@ -154,11 +160,11 @@ absl::StatusOr<AdapterBenchmark> BenchmarkAdapters(
     ALUDEL_RETURN_IF_ERROR(steps.Run(1, 0, options.prefill, none, &base_prefill));
     ALUDEL_RETURN_IF_ERROR(steps.Run(1, 0, options.prefill, first, &prefill));
   }
-  result.base = base.Medians();
-  result.adapters = mixed.Medians();
-  result.same = same.Medians();
-  result.base_prefill = base_prefill.Medians();
-  result.adapter_prefill = prefill.Medians();
+  result.base = base.Over(base);
+  result.adapters = mixed.Over(base);
+  result.same = same.Over(base);
+  result.base_prefill = base_prefill.Over(base_prefill);
+  result.adapter_prefill = prefill.Over(base_prefill);
   return result;
 }
 

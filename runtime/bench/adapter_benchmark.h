@@ -28,6 +28,8 @@ struct AdapterBenchmarkOptions {
 struct StepTime {
   double seconds = 0;
   double processor_seconds = 0;  // of the whole process: what its threads wait for each other counts
+  // How far two timings, each over the base's in the same turns, are apart (halves_spread.h); nothing of one step.
+  std::optional<double> spread = std::nullopt;
 };
 
 struct AdapterBenchmark {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/ops.h"
+#include "runtime/bench/halves_spread.h"
 #include "runtime/codec/artifact/artifact_versions.h"
 #include "runtime/codec/frame.h"
 #include "runtime/codec/handoff.h"
@@ -126,7 +127,9 @@ class Benchmark {
     result.raw_bytes =
         options_.tokens *
         static_cast<int64_t>(consumer_->MakeKvLayout(1, kBlockTokens, DType::kBf16).bytes_per_token());
-    for (const Contestant& contestant : contestants_) result.formats.push_back(TimesOf(contestant));
+    for (const Contestant& contestant : contestants_) {
+      result.formats.push_back(TimesOf(contestant, prefills));
+    }
     return result;
   }
 
@@ -259,7 +262,7 @@ class Benchmark {
     return absl::OkStatus();
   }
 
-  CodecTimes TimesOf(const Contestant& contestant) const {
+  CodecTimes TimesOf(const Contestant& contestant, const std::vector<double>& prefills) const {
     const auto tokens = static_cast<double>(options_.tokens);
     CodecTimes times;
     times.format = contestant.decoder->spec().name;
@@ -267,6 +270,11 @@ class Benchmark {
     times.encode_seconds = Median(contestant.encode);
     times.recompute_seconds = Median(contestant.recompute);
     times.reconstruct_seconds = Median(contestant.reconstruct);
+    std::vector<double> shares;
+    for (size_t i = 0; i < prefills.size(); ++i) {
+      shares.push_back((contestant.encode[i] + contestant.reconstruct[i]) / prefills[i]);
+    }
+    times.spread = HalvesSpread(shares);
     times.encode_flops = tokens * contestant.encoder->flops_per_token();
     times.reconstruct_flops = tokens * contestant.decoder->flops_per_token();
     return times;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,9 @@ struct CodecTimes {
   double encode_seconds = 0;
   double recompute_seconds = 0;    // what the consumer computes of itself before codes are looked at
   double reconstruct_seconds = 0;  // codes to cache
-  double encode_flops = 0;         // of all tokens; 0 where the format does not say
+  // How far two timings of encoding and reconstruction, over prefill, are apart (halves_spread.h); nothing of one repeat.
+  std::optional<double> spread;
+  double encode_flops = 0;  // of all tokens; 0 where the format does not say
   double reconstruct_flops = 0;
 };
 

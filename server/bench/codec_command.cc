@@ -39,15 +39,17 @@ void Print(const CodecBenchmark& result, int64_t tokens) {
                count / result.prefill_seconds);
   absl::PrintF(
       "| format | bytes/token | encode tok/s | of GEMM | reconstruct tok/s | cache GB/s | of GEMM | encode + "
-      "reconstruct, of prefill | recomputed, of prefill |\n|---|---|---|---|---|---|---|---|---|\n");
+      "reconstruct, of prefill | spread | recomputed, of prefill "
+      "|\n|---|---|---|---|---|---|---|---|---|---|\n");
   for (const CodecTimes& format : result.formats) {
-    absl::PrintF("| %s | %.1f | %s | %s | %.0f | %.2f | %s | %.1f %% | %.1f %% |\n", format.format,
+    absl::PrintF("| %s | %.1f | %s | %s | %.0f | %.2f | %s | %.1f %% | %s | %.1f %% |\n", format.format,
                  format.bytes_per_token, Rate(count, format.encode_seconds),
                  OfGemm(format.encode_flops, format.encode_seconds, result.gemm_flops),
                  count / format.reconstruct_seconds,
                  static_cast<double>(result.raw_bytes) / kGiga / format.reconstruct_seconds,
                  OfGemm(format.reconstruct_flops, format.reconstruct_seconds, result.gemm_flops),
                  100 * (format.encode_seconds + format.reconstruct_seconds) / result.prefill_seconds,
+                 format.spread.has_value() ? absl::StrFormat("%.1f %%", 100 * *format.spread) : "-",
                  100 * format.recompute_seconds / result.prefill_seconds);
   }
 }

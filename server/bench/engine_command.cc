@@ -66,13 +66,14 @@ void Print(const EngineBenchmark& result, const EngineBenchmarkOptions& options)
 
 void Print(const AdapterBenchmark& result, const AdapterBenchmarkOptions& options) {
   const auto line = [](const std::string& name, const StepTime& step, const StepTime& base) {
-    absl::PrintF("| %s | %.2f | %.3f | %.2f | %.3f |\n", name, kMilli * step.seconds,
-                 step.seconds / base.seconds, kMilli * step.processor_seconds,
+    const std::string spread = step.spread.has_value() ? absl::StrFormat("%.1f %%", 100 * *step.spread) : "-";
+    absl::PrintF("| %s | %.2f | %.3f | %s | %.2f | %.3f |\n", name, kMilli * step.seconds,
+                 step.seconds / base.seconds, spread, kMilli * step.processor_seconds,
                  step.processor_seconds / base.processor_seconds);
   };
   absl::PrintF(
-      "| step (median of %d) | ms | over the base's | processor ms | over the base's |\n"
-      "|---|---|---|---|---|\n",
+      "| step (median of %d) | ms | over the base's | spread | processor ms | over the base's |\n"
+      "|---|---|---|---|---|---|\n",
       options.steps);
   line(absl::StrFormat("%d rows decode, base alone", options.rows), result.base, result.base);
   line(absl::StrFormat("%d rows over %d adapters of rank %d", options.rows, options.adapters, options.rank),

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -40,6 +41,20 @@ double Best(int runs, Call call) {
   return best;
 }
 
+// The bests of two halves of so many calls.
+template <typename Call>
+std::array<double, 2> BestOfHalves(int runs, Call call) {
+  const int half = (runs + 1) / 2;
+  const double first = Best(half, call);
+  return {first, Best(half, call)};
+}
+
+// Of so much work in each of two timings.
+Bound BoundOf(double work, const std::array<double, 2>& seconds) {
+  const auto [less, more] = std::minmax(seconds[0], seconds[1]);
+  return {work / less, 2 * (more - less) / (more + less)};
+}
+
 // The calling thread to the `index`th core that this process may use, so that readers do not share one.
 void Pin(int index) {
   cpu_set_t allowed;
@@ -72,18 +87,18 @@ Read(const char* data, size_t bytes) {
   return all[0] ^ all[1] ^ all[2] ^ all[3] ^ all[4] ^ all[5] ^ all[6] ^ all[7];
 }
 
-// Seconds of one `launch` among `count` that follow each other on the device.
+// Of a `launch` that does so much work, among `count` that follow each other on the device.
 template <typename Launch>
-double SecondsOfOne(Device& device, int count, Launch launch) {
+Bound BoundOfLaunch(Device& device, double work, int count, Launch launch) {
   const auto burst = [&] {
     for (int i = 0; i < count; ++i) launch();
     ALUDEL_CHECK(device.Synchronize({}).ok());
   };
   burst();
-  return Best(5, burst) / count;
+  return BoundOf(work * count, BestOfHalves(6, burst));
 }
 
-double SquareProduct(Device& device, int64_t size) {
+Bound SquareProduct(Device& device, int64_t size) {
   std::mt19937 random(1);
   std::uniform_real_distribution<float> uniform(-1, 1);
   std::vector<Bf16> values(static_cast<size_t>(size * size));
@@ -92,28 +107,29 @@ double SquareProduct(Device& device, int64_t size) {
   const auto a = device.Allocate(bytes);
   const auto out = device.Allocate(bytes);
   const auto w = device.ops().Pack(TensorView::Of(values.data(), size, size), WeightFormat::kBf16);
-  if (!a.ok() || !out.ok() || !w.ok()) return 0;
+  if (!a.ok() || !out.ok() || !w.ok()) return {};
   device.CopyToDevice(a->data(), values.data(), bytes, {});
-  const double seconds = SecondsOfOne(device, 20, [&] {
+  const double flops =
+      2.0 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size);
+  return BoundOfLaunch(device, flops * 1e-9, 20, [&] {
     device.ops().Gemm(TensorView::Of(a->as<Bf16>(), size, size), **w, nullptr, /*accumulate=*/false,
                       TensorView::Of(out->as<Bf16>(), size, size), {});
   });
-  return 2e-9 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size) / seconds;
 }
 
 }  // namespace
 
-double ReadBandwidth(int threads) {
-  static std::map<int, double> known;
+Bound ReadBandwidth(int threads) {
+  static std::map<int, Bound> known;
   if (const auto found = known.find(threads); found != known.end()) return found->second;
   constexpr size_t kBytes = size_t{1} << 30;
   void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return 0;
+  if (memory == MAP_FAILED) return {};
   ::madvise(memory, kBytes, MADV_HUGEPAGE);
   char* const data = static_cast<char*>(memory);
   for (size_t i = 0; i < kBytes; i += 4096) data[i] = static_cast<char>(i >> 12);
   std::vector<uint64_t> results(threads);
-  const double seconds = Best(7, [&] {
+  const std::array<double, 2> seconds = BestOfHalves(8, [&] {
     std::vector<std::thread> readers;
     const size_t part = kBytes / threads / 256 * 256;
     for (int t = 0; t < threads; ++t) {
@@ -127,13 +143,13 @@ double ReadBandwidth(int threads) {
   volatile uint64_t sink = 0;
   for (const uint64_t result : results) sink = sink ^ result;
   ::munmap(memory, kBytes);
-  return known[threads] = static_cast<double>(kBytes) / seconds * 1e-9;
+  return known[threads] = BoundOf(static_cast<double>(kBytes) * 1e-9, seconds);
 }
 
-double LibraryGemm(int64_t rows, int64_t out, int64_t in, int threads) {
+Bound LibraryGemm(int64_t rows, int64_t out, int64_t in, int threads) {
   using dnnl::memory;
-  if (!cpu::LoadOneDnn().ok()) return 0;
-  static std::map<std::tuple<int64_t, int64_t, int64_t, int>, double> known;
+  if (!cpu::LoadOneDnn().ok()) return {};
+  static std::map<std::tuple<int64_t, int64_t, int64_t, int>, Bound> known;
   const std::tuple key{rows, out, in, threads};
   if (const auto found = known.find(key); found != known.end()) return found->second;
   omp_set_num_threads(threads);
@@ -159,26 +175,33 @@ double LibraryGemm(int64_t rows, int64_t out, int64_t in, int threads) {
   run();
   const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in);
   const int runs = static_cast<int>(std::clamp(5e10 / flops, 5.0, 50.0));
-  return known[key] = flops / Best(runs, run) * 1e-9;
+  return known[key] = BoundOf(flops * 1e-9, BestOfHalves(runs, run));
 }
 
-double Bandwidth(Device& device, int threads) {
+Bound TimedBandwidth(Device& device, int threads) {
   if (device.name() == "cpu") return ReadBandwidth(threads);
-  static std::map<std::string, double> known;
+  static std::map<std::string, Bound> known;
   if (const auto found = known.find(device.name()); found != known.end()) return found->second;
   constexpr size_t kBytes = size_t{1} << 30;
   const auto from = device.Allocate(kBytes);
   const auto to = device.Allocate(kBytes);
-  if (!from.ok() || !to.ok()) return 0;
-  const double seconds = SecondsOfOne(device, 20, [&] { device.Copy(to->data(), from->data(), kBytes, {}); });
-  return known[device.name()] = 2e-9 * static_cast<double>(kBytes) / seconds;
+  if (!from.ok() || !to.ok()) return {};
+  return known[device.name()] = BoundOfLaunch(device, 2e-9 * static_cast<double>(kBytes), 20,
+                                              [&] { device.Copy(to->data(), from->data(), kBytes, {}); });
 }
 
-double PeakGemm(Device& device, int64_t rows, int64_t out, int64_t in, int threads) {
+Bound TimedPeakGemm(Device& device, int64_t rows, int64_t out, int64_t in, int threads) {
   if (device.name() == "cpu") return LibraryGemm(rows, out, in, threads);
-  static std::map<std::string, double> known;
+  static std::map<std::string, Bound> known;
   if (const auto found = known.find(device.name()); found != known.end()) return found->second;
-  return known[device.name()] = std::max(SquareProduct(device, 4096), SquareProduct(device, 8192));
+  const Bound small = SquareProduct(device, 4096), large = SquareProduct(device, 8192);
+  return known[device.name()] = small.rate > large.rate ? small : large;
+}
+
+double Bandwidth(Device& device, int threads) { return TimedBandwidth(device, threads).rate; }
+
+double PeakGemm(Device& device, int64_t rows, int64_t out, int64_t in, int threads) {
+  return TimedPeakGemm(device, rows, out, in, threads).rate;
 }
 
 }  // namespace aludel

@@ -279,9 +279,12 @@ int Main(int argc, char** argv) {
     return 1;
   }
   Register(bench);
-  benchmark::AddCustomContext("bandwidth_gb_s", absl::StrCat(Bandwidth(*bench.device, bench.threads)));
-  benchmark::AddCustomContext("gemm_gflop_s",
-                              absl::StrCat(PeakGemm(*bench.device, 1024, 2048, 2048, bench.threads)));
+  const auto add = [](const std::string& name, const Bound& bound) {
+    benchmark::AddCustomContext(name, absl::StrCat(bound.rate));
+    benchmark::AddCustomContext(name + "_spread", absl::StrCat(bound.spread));
+  };
+  add("bandwidth_gb_s", TimedBandwidth(*bench.device, bench.threads));
+  add("gemm_gflop_s", TimedPeakGemm(*bench.device, 1024, 2048, 2048, bench.threads));
   benchmark::RunSpecifiedBenchmarks();
   return 0;
 }

@@ -127,18 +127,19 @@ def codec(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
     command = [bundle.program("aludel-bench"), "codec", "--producer", str(model.producer), "--consumer", str(model.consumer),
                "--codec", str(model.codec), "--formats", ",".join(model.formats()), "--device", bundle.device,
                "--threads", str(bundle.threads)]
-    command += ["--tokens", "128", "--repeats", "1"] if bundle.small else ["--tokens", "4096", "--repeats", "3"]
+    command += ["--tokens", "128", "--repeats", "2"] if bundle.small else ["--tokens", "4096", "--repeats", "4"]
     described = text_of(command)
     output = run(command, clock.left())
     default = model.formats()[0]
     for line in output.splitlines():
         cells = [cell.strip() for cell in line.strip("| ").split("|")]
-        if len(cells) != 9 or cells[0] not in model.formats():
+        if len(cells) != 10 or cells[0] not in model.formats():
             continue
         name = "codec_prefill_share" + ("" if cells[0] == default else f"_{cells[0]}")
         report.add(name, float(cells[7].rstrip(" %")) / 100, "share", "<= 0.05" if cells[0] == default else None, described,
                    bytes_per_token=float(cells[1]), encode_tokens_per_second=float(cells[2]),
-                   reconstruct_tokens_per_second=float(cells[4]), recompute_prefill_share=float(cells[8].rstrip(" %")) / 100)
+                   reconstruct_tokens_per_second=float(cells[4]), recompute_prefill_share=float(cells[9].rstrip(" %")) / 100,
+                   spread=float(f"{float(cells[8].rstrip(' %')) / 100:.3g}"))
 
 
 ADAPTERS, RANK = 8, 16
@@ -159,8 +160,9 @@ def adapters(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None
     for line in run(command, clock.left()).splitlines():
         cells = [cell.strip() for cell in line.strip("| ").split("|")]
         found = next((row for name, row in ADAPTER_STEPS.items() if cells[0].endswith(name)), None)
-        if found is not None and len(cells) == 5:
-            report.add(found[0], float(cells[2]), "ratio", found[1], described, milliseconds=float(cells[1]))
+        if found is not None and len(cells) == 6:
+            report.add(found[0], float(cells[2]), "ratio", found[1], described, milliseconds=float(cells[1]),
+                       spread=float(f"{float(cells[3].rstrip(' %')) / 100:.3g}"))
 
 
 PEERS = ["torch", "transformers"]
@@ -193,7 +195,9 @@ def peers(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
             if theirs is None or mine is None:
                 report.missing(name, "ratio", bound, described, str(figures.get("reason", "our own rate is missing")))
             else:
-                report.add(name, mine / theirs, "ratio", bound, described, ours=mine, theirs=theirs,
+                # As far as both together may be off.
+                spread = report.rows[ours[what]].get("spread", 0) + figures.get(f"{what}_spread", 0)
+                report.add(name, mine / theirs, "ratio", bound, described, ours=mine, theirs=theirs, spread=round(spread, 4),
                            version=figures.get("version"))
     peak = report.value("gemm_peak")
     theirs = answer.get("gemm", {}).get("tflops")
@@ -201,10 +205,13 @@ def peers(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
         report.add("gemm_peak_torch", theirs, "TFLOP/s", None, described, **spread_of(answer["gemm"]))
     if theirs and peak:
         # Every share of a product is one of ours: where ours is slow they all flatter.
-        report.add("gemm_peak_vs_torch", peak / theirs, "ratio", ">= 0.95", described, ours=peak, theirs=theirs)
+        spread = report.rows["gemm_peak"].get("spread", 0) + answer["gemm"].get("spread", 0)
+        report.add("gemm_peak_vs_torch", peak / theirs, "ratio", ">= 0.95", described, ours=peak, theirs=theirs,
+                   spread=round(spread, 4))
     else:
         report.missing("gemm_peak_vs_torch", "ratio", ">= 0.95", described, reason)
-    for name, seconds in answer.get("attention_8k", {}).items():
-        if isinstance(seconds, float) and peak:
+    for name, timed in answer.get("attention_8k", {}).items():
+        if peak:
             flops = 4.0 * 8192 * (8193 / 2) * 4096
-            report.add(f"attention_gemm_share_8k_{name}", flops / seconds / (peak * 1e12), "share", None, described)
+            report.add(f"attention_gemm_share_8k_{name}", flops / timed["seconds"] / (peak * 1e12), "share", None, described,
+                       spread=timed["spread"])

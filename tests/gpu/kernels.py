@@ -144,8 +144,10 @@ def attention(bundle: Bundle, report: Report, clock: Clock) -> None:
         try:
             context, rows, lacking = benchmark(command, clock.left() / (len(runs) - index))
             if not kind:
-                report.add("copy_bandwidth", float(context["bandwidth_gb_s"]), "GB/s", None, described)
-                report.add("gemm_peak", float(context["gemm_gflop_s"]) / 1e3, "TFLOP/s", None, described)
+                for row_name, key, unit, scale in (("copy_bandwidth", "bandwidth_gb_s", "GB/s", 1),
+                                                   ("gemm_peak", "gemm_gflop_s", "TFLOP/s", 1e-3)):
+                    report.add(row_name, scale * float(context[key]), unit, None, described,
+                               spread=float(f"{float(context[key + '_spread']):.3g}"))
             for name, row in rows.items():
                 long = re.fullmatch(r"Attention/sequences:1/rows:(4096|8192)/context:0", name)
                 if long:

@@ -1,5 +1,5 @@
 """What PyTorch (SDPA, cuBLAS) and HuggingFace's transformers reach with random bf16 weights of an 8B Llama shape: tokens per
-second of prefill (4,096 tokens) and of decode at batch 1 behind 512. Prints a line of JSON for each as it is measured; what
+second of prefill (4,096 tokens) and of decode at batch 1 behind 512, each timed twice. Prints a line of JSON for each as it is measured; what
 is not installed is a reason.
 
     peers.py [--device cuda] [--small]
@@ -26,6 +26,13 @@ def timed(torch: Any, device: str, call: Callable[[], Any], repeats: int) -> flo
         return time.perf_counter() - begin
     once()
     return sorted(once() for _ in range(repeats))[repeats // 2]
+
+
+def twice(measure: Callable[[], float]) -> Tuple[float, float]:
+    """The mean of two timings, and by how much of it they are apart."""
+    times = [measure() for _ in range(2)]
+    mean = sum(times) / 2
+    return mean, round(abs(times[0] - times[1]) / mean, 4)
 
 
 class TorchLlama:
@@ -75,11 +82,14 @@ class TorchLlama:
 
 
 def rates(torch: Any, device: str, prefill: Callable[[], Any], step: Callable[[int], Any]) -> Dict[str, float]:
-    seconds = timed(torch, device, prefill, 5)
     def steps() -> None:
         for i in range(STEPS):
             step(CONTEXT + i)
-    return {"prefill": PREFILL / seconds, "decode": STEPS / timed(torch, device, steps, 3)}
+    found = {}
+    for what, tokens, call, repeats in (("prefill", PREFILL, prefill, 3), ("decode", STEPS, steps, 1)):
+        seconds, found[f"{what}_spread"] = twice(lambda: timed(torch, device, call, repeats))
+        found[what] = tokens / seconds
+    return found
 
 
 def measure_torch(torch: Any, device: str, layers: int) -> Dict[str, Any]:
@@ -92,15 +102,14 @@ def measure_torch(torch: Any, device: str, layers: int) -> Dict[str, Any]:
 
 
 def measure_gemm(torch: Any, device: str) -> Dict[str, float]:
-    """The rate of a bf16 product of random numbers, of two timings."""
+    """The rate of a bf16 product of random numbers."""
     a, b = (torch.randn(shape, device=device, dtype=torch.bfloat16) for shape in ((PREFILL, HIDDEN), (FFN, HIDDEN)))
     with torch.inference_mode():
-        times = [timed(torch, device, lambda: torch.nn.functional.linear(a, b), 9) for _ in range(2)]
-    seconds = sum(times) / 2
-    return {"tflops": 2e-12 * PREFILL * HIDDEN * FFN / seconds, "spread": round(abs(times[0] - times[1]) / seconds, 4)}
+        seconds, spread = twice(lambda: timed(torch, device, lambda: torch.nn.functional.linear(a, b), 9))
+    return {"tflops": 2e-12 * PREFILL * HIDDEN * FFN / seconds, "spread": spread}
 
 
-def measure_attention(torch: Any, device: str) -> Dict[str, float]:
+def measure_attention(torch: Any, device: str) -> Dict[str, Dict[str, float]]:
     """Seconds of causal attention over 8,192 tokens, by the library that does it."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     n = 8192 if device == "cuda" else 64
@@ -111,8 +120,9 @@ def measure_attention(torch: Any, device: str) -> Dict[str, float]:
     for name, backend in (("cudnn", SDPBackend.CUDNN_ATTENTION), ("flash", SDPBackend.FLASH_ATTENTION)):
         try:
             with sdpa_kernel(backend), torch.inference_mode():
-                found[name] = timed(torch, device, lambda: torch.nn.functional.scaled_dot_product_attention(
-                    q, k, v, is_causal=True), 10)
+                seconds, spread = twice(lambda: timed(torch, device, lambda: torch.nn.functional.scaled_dot_product_attention(
+                    q, k, v, is_causal=True), 5))
+                found[name] = {"seconds": seconds, "spread": spread}
         except RuntimeError:
             continue  # not in this build of PyTorch
     return found

@@ -54,7 +54,8 @@ class Rehearsal(unittest.TestCase):
         self.assertEqual(self.log, self.printed)
 
     def test_figures_are_of_two_timings(self) -> None:
-        for name in ("prefill_gemm_share", "decode_bandwidth_share", "decode_rate_batch_1_without_graphs"):
+        for name in ("gemm_peak", "copy_bandwidth", "link_path", "prefill_gemm_share", "decode_bandwidth_share",
+                     "decode_rate_batch_1_without_graphs", "codec_prefill_share", "adapters_step_ratio"):
             self.assertGreaterEqual(self.rows[name]["spread"], 0, self.rows[name])
 
     def test_every_part_has_figures(self) -> None:

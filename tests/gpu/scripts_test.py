@@ -308,7 +308,7 @@ class FirstTokens(unittest.TestCase):
     @staticmethod
     def row(form: str, state: str, seconds: float, **more: Any) -> Dict[str, Any]:
         return {"link_bits_per_second": 4e9, "tokens": 256, "format": form, "state": state, "samples": 3,
-                "seconds": {"median": seconds}, "bytes_per_token": 10.0, "recomputed_tokens": 1,
+                "seconds": {"median": seconds, "least": 0.9 * seconds, "most": 1.1 * seconds}, "bytes_per_token": 10.0, "recomputed_tokens": 1,
                 "stages": {"prefill": 0.0}, **more}
 
     def test_rows_of_the_bench_become_rows_of_the_report(self) -> None:
@@ -316,6 +316,7 @@ class FirstTokens(unittest.TestCase):
         self.study.add_all([self.row("local", "local", 2.0), self.row("aludel-p2", "warm", 0.5, speedup=4.0), lacking])
         row = self.report.rows["ttft_speedup_warm_256_4g"]
         self.assertEqual((row["value"], row["oracle_seconds"], row["emulated"], row["p"]), (4, 2, True, 2))
+        self.assertEqual((row["spread"], self.report.rows["ttft_oracle_256"]["spread"]), (0.4, 0.2))
         self.assertEqual(self.report.value("ttft_oracle_256"), 2)
         self.assertEqual(self.report.rows["ttft_speedup_warm_256_4g_raw"]["reason"], "not warm")
 
@@ -339,14 +340,15 @@ class Peers(unittest.TestCase):
             report = Report(path, HEAD)
 
             def forward(*_: object) -> None:
-                report.add("prefill_rate_128", 60, "tokens/s", None, "command")
+                report.add("prefill_rate_128", 60, "tokens/s", None, "command", spread=0.01)
                 report.add("decode_rate_batch_1", 8, "tokens/s", None, "command")
 
-            printed = 'a warning\n{"gemm": {"tflops": 800.0, "spread": 0.01}}\n{"torch": {"prefill": 30, "decode": 2, "version": "2"}}\n'
+            printed = 'a warning\n{"gemm": {"tflops": 800.0, "spread": 0.01}}\n{"torch": {"prefill": 30, "prefill_spread": 0.02, "decode": 2, "version": "2"}}\n'
             with mock.patch.object(engine, "run", side_effect=Failed("took longer", printed)), \
                     mock.patch.object(engine, "forward", side_effect=forward):
                 engine.peers(bundle, report, Model(bundle), measure.Clock(1))
             self.assertEqual([report.value(f"{what}_vs_torch") for what in ("prefill", "decode")], [2, 4])
+            self.assertEqual(report.rows["prefill_vs_torch"]["spread"], 0.03)
             self.assertEqual((report.value("gemm_peak_torch"), report.rows["gemm_peak_torch"]["spread"]), (800, 0.01))
             self.assertEqual(report.rows["decode_vs_transformers"]["reason"], "took longer")
 

@@ -120,7 +120,9 @@ void GemmEngine::ReportSlow(const Key& key) {
 void GemmEngine::Run(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,
                      const TensorView& out, CudaStream& stream) {
   if (HasScales(w.format())) return MultiplyScaled(a, w, bias, accumulate, out, stream);
-  if (MultiplyBatch(a, w, bias, accumulate, out, stream)) return;
+  if (batch_gemm_ && a.rows >= kBatchLeastRows && a.rows <= kBatchRows && TakesBatches(a, out)) {
+    return MultiplyBatch(a, w.data(), bias, accumulate, out, stream);
+  }
   if (a.rows <= kSkinnyRows && ReadsPieces(a)) {
     const SkinnyArgs args{w.data(), nullptr, a.data, nullptr, a.stride, a.cols, bias, accumulate, out};
     stream.Launch("launch SkinnyGemm", LaunchSkinnyGemm, args, w.format(),
@@ -130,13 +132,13 @@ void GemmEngine::Run(const TensorView& a, const CudaPackedMatrix& w, const float
   Multiply(a, w.data(), bias, accumulate, out, stream);
 }
 
-bool GemmEngine::MultiplyBatch(const TensorView& a, const CudaPackedMatrix& w, const float* bias,
-                               bool accumulate, const TensorView& out, CudaStream& stream) const {
-  if (!batch_gemm_ || a.rows < kBatchLeastRows || a.rows > kBatchRows || !ReadsPieces(a) ||
-      BatchTiles(out.cols) > CudaStream::kCounters) {
-    return false;
-  }
-  const BatchArgs args{static_cast<const Bf16*>(w.data()),
+bool GemmEngine::TakesBatches(const TensorView& a, const TensorView& out) {
+  return ReadsPieces(a) && BatchTiles(out.cols) <= CudaStream::kCounters;
+}
+
+void GemmEngine::MultiplyBatch(const TensorView& a, const void* w, const float* bias, bool accumulate,
+                               const TensorView& out, CudaStream& stream) const {
+  const BatchArgs args{static_cast<const Bf16*>(w),
                        a.bf16(),
                        a.stride,
                        a.cols,
@@ -147,7 +149,6 @@ bool GemmEngine::MultiplyBatch(const TensorView& a, const CudaPackedMatrix& w, c
                        static_cast<float*>(stream.workspace()),
                        stream.counters()};
   stream.Launch("launch BatchGemm", LaunchBatchGemm, args);
-  return true;
 }
 
 void GemmEngine::MultiplyScaled(const TensorView& a, const CudaPackedMatrix& w, const float* bias,
@@ -232,8 +233,7 @@ void GemmEngine::Multiply(const TensorView& a, const void* w, const float* bias,
   }
   if (!plan.has_value()) {
     ReportSlow(key);
-    stream.Launch("launch TileGemm", LaunchTileGemm, a, w, bias, accumulate, out);
-    return;
+    return MultiplyWithoutLibrary(a, w, bias, accumulate, out, stream);
   }
   const auto multiply = [&](const TensorView&, const void*, const float*, bool, const TensorView&,
                             cudaStream_t on) {
@@ -241,6 +241,18 @@ void GemmEngine::Multiply(const TensorView& a, const void* w, const float* bias,
     return cudaSuccess;
   };
   stream.Launch("multiply", multiply, a, w, bias, accumulate, out);
+}
+
+void GemmEngine::MultiplyWithoutLibrary(const TensorView& a, const void* w, const float* bias,
+                                        bool accumulate, const TensorView& out, CudaStream& stream) {
+  if (!TakesBatches(a, out)) {
+    stream.Launch("launch TileGemm", LaunchTileGemm, a, w, bias, accumulate, out);
+    return;
+  }
+  for (int64_t begin = 0; begin < a.rows; begin += kBatchRows) {
+    const int64_t count = std::min<int64_t>(kBatchRows, a.rows - begin);
+    MultiplyBatch(a.Rows(begin, count), w, bias, accumulate, out.Rows(begin, count), stream);
+  }
 }
 
 absl::Status GemmEngine::RunPlan(LtPlan plan, const TensorView& a, const void* w, const float* bias,

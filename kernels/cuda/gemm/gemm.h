@@ -79,6 +79,10 @@ inline bool ReadsPieces(const TensorView& a) {
 // So what a row gives may differ in its last bits between up to 8 rows, 9 to 64 and more; among 9 to 64 it is the same bits
 // whatever other rows there are.
 //
+// A product that cuBLASLt has no algorithm for is reported (ReportSlowProduct) and made by batch_gemm.cuh, 64 rows at a time, where it is
+// of bf16 in whole, aligned pieces. The others are tile_gemm.cuh's, which uses no tensor cores: f32, of models that compute in
+// it, and rows of bf16 that loads of 16 bytes do not read, of models whose widths are no multiples of 8.
+//
 // cuBLASLt's algorithm is chosen by PlanCache. Of a large product it is the fastest of those that cuBLASLt offers, timed on the stream
 // when a class of rows is first met (a server's warm-up meets all that its steps have), and then kept for the life of the device. It
 // is cuBLASLt's first where it is first met in a graph's capture, and of small products. Thread-safe; the workspace is the stream's.
@@ -117,9 +121,15 @@ class GemmEngine {
         batch_gemm_(options.batch_gemm),
         plans_(handle, options.time_algorithms) {}
 
-  // Whether it was the batch kernel's.
-  bool MultiplyBatch(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,
+  // Whether batch_gemm.cuh multiplies such rows, kBatchRows of them at a time.
+  static bool TakesBatches(const TensorView& a, const TensorView& out);
+  // By it, at most kBatchRows rows of what it takes; W [out.cols, a.cols].
+  void MultiplyBatch(const TensorView& a, const void* w, const float* bias, bool accumulate,
                      const TensorView& out, CudaStream& stream) const;
+  // What cuBLASLt has no algorithm for: by tensor cores where they can load the rows, W once for every kBatchRows of them; f32, and
+  // rows of bf16 that are no whole, aligned pieces, by tile_gemm.cuh.
+  void MultiplyWithoutLibrary(const TensorView& a, const void* w, const float* bias, bool accumulate,
+                              const TensorView& out, CudaStream& stream);
 
   // W [out.cols, a.cols] row-major, in a's type.
   void Multiply(const TensorView& a, const void* w, const float* bias, bool accumulate, const TensorView& out,
@@ -139,7 +149,7 @@ class GemmEngine {
 
   // Of a product but for its algorithm. Nothing where cuBLASLt does not make such.
   static std::optional<LtPlan> Describe(const Key& key, const float* bias);
-  // Of a product that a kernel does slowly: logged and counted, once for each shape, in all at most kMostReported.
+  // Of a product that the library does not make: logged and counted, once for each shape, in all at most kMostReported.
   void ReportSlow(const Key& key);
 
   cublasLtHandle_t handle_;

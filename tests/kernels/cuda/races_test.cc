@@ -30,6 +30,23 @@ TEST(Races, ABarrierOrdersABlock) {
   for (int i = 0; i < kThreads; ++i) EXPECT_EQ(to[i], kThreads - 1 - i);
 }
 
+// The next kernel awaits the end of this one, and nothing before it.
+TEST(DependentLaunchDeathTest, AKernelThatLetsTheNextOneBeginAwaitsThoseBeforeIt) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [](int working_blocks, int awaiting_threads) {
+    Launch({3}, {kThreads}, 0, 1, [&](char*) {
+      AllowNext();
+      if (blockIdx.x >= working_blocks) return;
+      if (threadIdx.x < awaiting_threads) AwaitEarlier();
+    });
+  };
+  for (const int blocks : {1, 3}) run(blocks, kThreads);
+  EXPECT_DEATH(run(3, 0), "has not awaited those before it");
+  EXPECT_DEATH(run(3, 32), "with some of its threads");
+  // Without AllowNext the end of the kernel in front is what the next one waits for anyway.
+  Launch({3}, {kThreads}, 0, 1, [](char*) {});
+}
+
 #if defined(__SANITIZE_THREAD__)
 
 class RacesDeathTest : public ::testing::Test {

@@ -1,7 +1,9 @@
 """The machine code of the kernels, held against what they are written for: what spills, how wide they load and store, how
 many blocks an SM runs, what a loop calls. A figure here is what ptxas makes of them today; one that gets worse fails.
 
-    sass_test.py --archive build/release/kernels/libaludel_kernels.a [--table]
+    sass_test.py --archive build/release/kernels/libaludel_kernels.a [--table] [--update]
+
+The table of tests/gpu/README.md is of one compiler: --nvcc VERSION leaves it out where it is another's.
 """
 
 import argparse
@@ -10,13 +12,20 @@ import subprocess
 import sys
 import unittest
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, List, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from sass import Kernel, decode, kernels_of  # noqa: E402
 
 SM_REGISTERS = 65536
+README = Path(__file__).resolve().parents[2] / "gpu/README.md"
+README_HEAD = "| kernel | registers | local loads and stores | in loops |\n|---|---|---|---|\n"
+# What the table there has: products and attention of models whose heads have 128 numbers, sampling, and latents.
+README_KERNELS = (r"Bf16Product<\d>|BatchProduct<\d>|Fp8Product<\d>|ScaledProduct<.*>|NormQkv<Bf16>|NormGateUp|"
+                  r"Adapted(Product|Qkv<Bf16>|GateUp)|(Shrink|Expand)<Bf16, .*>|WgmmaAttention<.*\b128\b.*>|"
+                  r"MmaAttention<(OverFp8<)?MmaShape<128, .*>|Combine|Sample|Pack|Unpack")
 kernels: Dict[str, Kernel] = {}
+nvcc = ""
 
 
 def named(names: List[str]) -> List[str]:
@@ -38,6 +47,20 @@ def blocks_per_sm(kernel: Kernel, threads: int) -> int:
     """As registers bound it: they are handed out to warps, 256 at a time."""
     of_warp = (kernel.registers * 32 + 255) // 256 * 256
     return SM_REGISTERS // (of_warp * (threads // 32))
+
+
+def readme_rows() -> str:
+    return "".join(f"| `{name}` | {kernel.registers} | {kernel.count('LDL') + kernel.count('STL')} | "
+                   f"{kernel.in_loops('LDL') + kernel.in_loops('STL')} |\n" for name, kernel in sorted(like(README_KERNELS).items()))
+
+
+def readme_parts() -> Tuple[str, str, str]:
+    """What stands before the rows of the table, they, and what follows."""
+    before, head, behind = README.read_text().partition(README_HEAD)
+    if not head:
+        raise AssertionError(f"{README} has no table that begins {README_HEAD.splitlines()[0]}")
+    rows, _, behind = behind.partition("\n\n")
+    return before + head, rows + "\n", "\n" + behind
 
 
 class Decoder(unittest.TestCase):
@@ -63,6 +86,13 @@ class Sass(unittest.TestCase):
         for name, kernel in like(".*").items():
             most = 3 if re.fullmatch(r"Attention<.*, 1, 4>", name) else 1 if "Rope" in name else known.get(name, 0)
             self.assertLessEqual(kernel.in_loops("LDL") + kernel.in_loops("STL"), most, name)
+
+    def test_the_table_of_the_readme_is_of_these_kernels(self) -> None:
+        before, rows, _ = readme_parts()
+        compiler = re.findall(r"nvcc (\d[\d.]*\d)", before)[-1]
+        if nvcc and nvcc != compiler:
+            self.skipTest(f"the table is of nvcc {compiler}, these kernels are of {nvcc}")
+        self.assertEqual(rows, readme_rows(), "--update writes what these kernels have")
 
     def test_vector_kernels_move_16_bytes_at_once(self) -> None:
         for pattern in (r"Silu<.*true>", r"Norm<.*true>", r"AddBias<.*true>"):
@@ -206,11 +236,17 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--archive", type=Path, required=True)
     parser.add_argument("--table", action="store_true", help="prints the figures and tests nothing")
+    parser.add_argument("--update", action="store_true", help="writes the table of tests/gpu/README.md and tests nothing")
+    parser.add_argument("--nvcc", default="", help="the version of the compiler that made the kernels")
     options, rest = parser.parse_known_args()
     code = kernels_of(options.archive)
     kernels.update(zip((name.split("(")[0] if not name.startswith("(") else name for name in
                         (re.sub(r"\(WeightFormat\)", "", one) for one in named(list(code)))), code.values()))
+    nvcc = options.nvcc
     if options.table:
         table()
+    elif options.update:
+        start, _, rest_of_readme = readme_parts()
+        README.write_text(start + readme_rows() + rest_of_readme)
     else:
         unittest.main(argv=[sys.argv[0], *rest], verbosity=2)

@@ -29,6 +29,7 @@ namespace {
 
 uint64_t fences = 0;
 uint64_t awaits = 0;
+bool allowed = false;  // the next kernel
 
 constexpr size_t kStackBytes = 256 << 10;
 
@@ -193,6 +194,7 @@ void Unblock() {
 
 void RunBlock() {
   const Unseen scheduler;
+  const uint64_t awaited = awaits;
   std::fill_n(current->shared, current->shared_bytes, static_cast<char>(0xff));  // NaN, as bf16 and as f32
   current->async_view.assign(current->shared_bytes, static_cast<char>(0xff));
   current->barriers.clear();
@@ -217,6 +219,9 @@ void RunBlock() {
   }
   Acquire(&current->size);
   CheckProductsDone();
+  if ((awaits - awaited) % current->fibers.size() != 0) {
+    Fail("awaits the kernels before it with some of its threads");
+  }
 }
 
 // Bits i and i + 1 of a register's two halves.
@@ -350,6 +355,7 @@ void Launch(Dim3 grid, Dim3 block, size_t shared_bytes, uint64_t seed,
             const std::function<void(char*)>& body) {
   ALUDEL_CHECK(current == nullptr && block.x * block.y * block.z % kLanes == 0);
   fences = awaits = 0;
+  allowed = false;
   Block state;
   std::vector<char> shared(shared_bytes + 128);
   state.shared = shared.data() + (128 - reinterpret_cast<uintptr_t>(shared.data()) % 128) % 128;
@@ -375,6 +381,8 @@ void Launch(Dim3 grid, Dim3 block, size_t shared_bytes, uint64_t seed,
     state.index = index;
     RunBlock();
   }
+  // A block without work may end without.
+  if (allowed && awaits == 0) Fail("lets the next kernel begin, and has not awaited those before it");
   for (Fiber& fiber : state.fibers) Stacks().push_back(std::move(fiber.stack));
   current = nullptr;
 }
@@ -385,6 +393,7 @@ void Fence() {
 }
 
 void Await() { ++awaits; }
+void Allow() { allowed = true; }
 
 void CheckAddition(const void* address) {
   const char* const at = static_cast<const char*>(address);

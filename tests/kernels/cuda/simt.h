@@ -74,8 +74,10 @@ int Lane();
 // Calls of __threadfence since the last launch began, by all of its threads.
 void Fence();
 uint64_t FenceCount();
-// Calls of AwaitEarlier since the last launch began.
+// Calls of AwaitEarlier since the last launch began, and one of AllowNext. What the next kernel awaits is the end of this one alone:
+// one that lets it begin has to have awaited those in front, in all threads of every block that works, or the test ends.
 void Await();
+void Allow();
 uint64_t AwaitCount();
 // Before an atomic addition. One to global memory tells other blocks that what this one leaves them is there: each of its
 // threads has to have fenced that.
@@ -152,9 +154,9 @@ uint4 LoadOnce(const void* global);
 inline void Prefetch(const void* address) { static_cast<void>(*static_cast<const volatile char*>(address)); }
 void StoreCounted(float* to, float value, uint32_t* counter);
 void AwaitCount(const uint32_t* counter, uint32_t count);
-// Launches run one after another, so that there is nothing to wait for.
+// Launches run one after another, so that there is nothing to wait for: only that it is waited for is seen.
 inline void AwaitEarlier() { simt::Await(); }
-inline void AllowNext() {}
+inline void AllowNext() { simt::Allow(); }
 inline float Exp2(float x) { return std::exp2(x); }
 
 }  // namespace aludel::cuda

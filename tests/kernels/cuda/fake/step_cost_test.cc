@@ -1,10 +1,7 @@
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <fstream>
 #include <map>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -13,6 +10,7 @@
 #include "runtime/bench/make_adapter.h"
 #include "runtime/model/adapters/lora_weights.h"
 #include "tests/kernels/cuda/fake/fake_cuda.h"
+#include "tests/kernels/cuda/fake/work_cost.h"
 #include "tests/kernels/cuda/fake/zero_model.h"
 #include "tests/runtime/model/temporary_directory.h"
 #include "tests/testing/test_model.h"
@@ -23,6 +21,11 @@ namespace aludel::cuda::fake {
 namespace {
 
 int64_t WeightBytes(WeightFormat weights) { return weights == WeightFormat::kFp8 ? 1 : 2; }
+
+// Numbers of a layer's matrices.
+int64_t Matrices(const Shape& shape) {
+  return shape.hidden * (2 * shape.q_dim() + 2 * shape.kv_dim() + 3 * shape.ffn);
+}
 
 // Numbers of the cache of `rows` sequences of `context` tokens each.
 int64_t Cached(const Shape& shape, int64_t rows, int64_t context) {
@@ -37,8 +40,7 @@ struct Types {
 
 // Bytes that a step of them cannot do without: all matrices, and what is in the cache.
 int64_t Bound(const Shape& shape, const Types& types, int64_t rows, int64_t context) {
-  const int64_t matrices = shape.hidden * (2 * shape.q_dim() + 2 * shape.kv_dim() + 3 * shape.ffn);
-  return WeightBytes(types.weights) * (shape.layers * matrices + shape.vocab * shape.hidden) +
+  return WeightBytes(types.weights) * (shape.layers * Matrices(shape) + shape.vocab * shape.hidden) +
          static_cast<int64_t>(SizeOf(types.kv)) * Cached(shape, rows, context);
 }
 
@@ -46,8 +48,18 @@ constexpr Shape kLlama3b = {"llama-3b", 28, 3072, 8192, 24, 8, 128, 128256};
 constexpr Shape kLlama8b = {"llama-8b", 32, 4096, 14336, 32, 8, 128, 128256};
 
 constexpr int64_t kContext = 1024;
-constexpr double kBytesPerUs = 4.3e6;
 constexpr int64_t kMostRows = 64;
+constexpr int64_t kPrefillRows = 2048;  // of a step, as servers take it on a GPU
+
+// Operations of prefill: all matrices for each token, each token's attention to those up to it, and one token's logits. In steps
+// before the last one the last layer ends with its queries, keys and values.
+int64_t PrefillFlops(const Shape& shape, int64_t tokens) {
+  const auto attention = [&](int64_t count) { return 4 * shape.q_dim() * count * (count + 1) / 2; };
+  const int64_t earlier = (tokens - 1) / kPrefillRows * kPrefillRows;
+  return shape.layers * (2 * Matrices(shape) * tokens + attention(tokens)) -
+         2 * shape.hidden * (shape.q_dim() + 3 * shape.ffn) * earlier - attention(earlier) +
+         2 * shape.hidden * shape.vocab;
+}
 
 // Of a batch, at most, and what one adds to the weights that a step reads: of rank kRank over every linear layer.
 constexpr int64_t kMostAdapters = 8;
@@ -63,22 +75,10 @@ struct Watcher final : LayerObserver {
   absl::Status OnLayer(const LayerSlice&) override { return absl::OkStatus(); }
 };
 
-struct StepCost {
-  int64_t launches = 0;
-  int64_t bytes = 0;
-  int64_t copies = 0;  // between host and card
+// Of a decode step by rows, a token is drawn for each; or of prefill by tokens.
+using CostsByRows = std::map<int64_t, WorkCost>;
 
-  StepCost operator+(const StepCost& other) const {
-    return {launches + other.launches, bytes + other.bytes, copies + other.copies};
-  }
-  StepCost operator-(const StepCost& other) const { return *this + other * -1; }
-  StepCost operator*(int64_t times) const { return {launches * times, bytes * times, copies * times}; }
-};
-
-// Of a decode step by rows; a token is drawn for each.
-using CostsByRows = std::map<int64_t, StepCost>;
-
-StepCost CostOfStep(TestModel& model, int64_t rows, bool fused, const Adapters& adapters = {}) {
+WorkCost CostOfStep(TestModel& model, int64_t rows, bool fused, const Adapters& adapters = {}) {
   const int32_t id = 5;
   Watcher watcher;
   std::vector<BatchItem> items(rows);
@@ -96,32 +96,53 @@ StepCost CostOfStep(TestModel& model, int64_t rows, bool fused, const Adapters& 
   ResetCounts();
   const absl::Status status = model.model().Forward(absl::MakeSpan(items), model.pool(), &logits);
   EXPECT_TRUE(status.ok()) << status;
-  const Counts counted = counts();
-  StepCost sum{counted.kernels(), 0, counted.copies};
-  for (const auto& [kernel, launches] : counted.launches) {
-    EXPECT_EQ(counted.costs.count(kernel), 1) << kernel << ": what it moves is not known";
-  }
-  for (const auto& [kernel, cost] : counted.costs) sum.bytes += cost.bytes;
-  return sum;
+  return CountedWork();
 }
+
+// A prompt of so many tokens, in a server's steps; a token is drawn behind it.
+WorkCost CostOfPrefill(TestModel& model, int64_t tokens) {
+  const std::vector<int32_t> ids(tokens, 5);
+  ResetCounts();
+  for (int64_t begin = 0; begin < tokens; begin += kPrefillRows) {
+    BatchItem item;
+    item.ids = absl::MakeConstSpan(ids).subspan(begin, kPrefillRows);
+    item.position = begin;
+    item.blocks = model.table().ids();
+    if (begin + kPrefillRows >= tokens) item.draw = RowSampling{};
+    std::vector<float> logits;
+    const absl::Status status = model.model().Forward(absl::MakeSpan(&item, 1), model.pool(), &logits);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  EXPECT_TRUE(model.device()->Synchronize(model.model().stream()).ok());
+  return CountedWork();
+}
+
+// Of a model that is counted.
+struct Room {
+  int64_t rows = kMostRows;  // of a step
+  int64_t tokens = kContext;
+  int64_t logits = 0;  // rows of them, where these are not the step's
+};
 
 // `shape`'s, from those `of` one layer and of two over a small vocabulary, whose head is replaced.
 template <typename OfModel>
-CostsByRows OfAllLayers(const Shape& shape, const Types& types, const OfModel& of) {
+CostsByRows OfAllLayers(const Shape& shape, const Types& types, const OfModel& of, const Room& room = {}) {
   CostsByRows small_costs[2];
   Shape small = shape;
   small.vocab = 1024;
   for (small.layers = 1; small.layers <= 2; ++small.layers) {
     const TemporaryDirectory files;
     WriteZeros(small, files.path());
-    TestModel model(files.path(), {.weights = types.weights, .max_rows = kMostRows}, types.kv, kContext);
+    TestModel model(files.path(), {.weights = types.weights, .max_rows = room.rows}, types.kv, room.tokens);
     small_costs[small.layers - 1] = of(model, files.path());
   }
   CostsByRows all;
   for (const auto& [rows, one] : small_costs[0]) {
     // The head's matrix, and logits that are written and read.
-    const StepCost head{
-        0, (shape.vocab - small.vocab) * (shape.hidden * WeightBytes(types.weights) + rows * 8), 0};
+    const int64_t outputs = shape.vocab - small.vocab, logits = room.logits > 0 ? room.logits : rows;
+    const int64_t bytes = outputs * (shape.hidden * WeightBytes(types.weights) + logits * 8);
+    const WorkCost head{0, bytes, 2 * logits * outputs * shape.hidden,
+                        0, 0,     static_cast<double>(bytes) / kBytesPerUs};
     all[rows] = one + (small_costs[1][rows] - one) * (shape.layers - 1) + head;
   }
   return all;
@@ -159,22 +180,13 @@ CostsByRows CostsOfAdapters(const Shape& shape, bool with) {
 }
 
 // Of a step, at 4.3 TB/s, whose launches each leave the memory idle for so long.
-double Microseconds(const StepCost& cost, double idle_us) {
+double Microseconds(const WorkCost& cost, double idle_us) {
   return static_cast<double>(cost.bytes) / kBytesPerUs + static_cast<double>(cost.launches) * idle_us;
 }
 
 // Of that, the time that copying the bound takes.
-double Share(int64_t bound, const StepCost& cost, double idle_us) {
+double Share(int64_t bound, const WorkCost& cost, double idle_us) {
   return static_cast<double>(bound) / kBytesPerUs / Microseconds(cost, idle_us);
-}
-
-// `line` stands in a table of tests/gpu/README.md.
-void ExpectInReadme(const std::string& line) {
-  std::ifstream file("tests/gpu/README.md");
-  std::stringstream readme;
-  readme << file.rdbuf();
-  std::printf("%s\n", line.c_str());
-  EXPECT_NE(readme.str().find(line), std::string::npos) << "the table of tests/gpu/README.md is another";
 }
 
 TEST(StepCosts, OfModelsOfRealSize) {
@@ -183,7 +195,7 @@ TEST(StepCosts, OfModelsOfRealSize) {
     const CostsByRows apart = CostsOf(shape, Types{}, /*fused=*/false);
     const CostsByRows fused = CostsOf(shape, Types{}, /*fused=*/true);
     for (const auto& [rows, now] : fused) {
-      const StepCost& before = apart.at(rows);
+      const WorkCost& before = apart.at(rows);
       const int64_t bound = Bound(shape, Types{}, rows, kContext);
       // One launch reads each matrix, and nothing else comes near it. What a kernel reads is what fake_traffic.cc says of
       // it: one that read its matrix twice would not be noticed here.
@@ -199,6 +211,38 @@ TEST(StepCosts, OfModelsOfRealSize) {
           before.launches, now.launches, static_cast<double>(bound) / 1e9,
           static_cast<double>(before.bytes) / 1e9, static_cast<double>(now.bytes) / 1e9,
           Share(bound, before, 7), Share(bound, now, 7), Share(bound, before, 3), Share(bound, now, 3)));
+    }
+  }
+  CountOnly(false);
+}
+
+TEST(StepCosts, OfPrefill) {
+  CountOnly(true);
+  for (const Shape& shape : {kLlama3b, kLlama8b}) {
+    constexpr int64_t kTokens[] = {1024, 4096};
+    const Room room{kPrefillRows, kTokens[1], 1};
+    const CostsByRows costs = OfAllLayers(
+        shape, Types{},
+        [&](TestModel& model, const std::string&) {
+          CostsByRows of_model;
+          for (const int64_t tokens : kTokens) of_model[tokens] = CostOfPrefill(model, tokens);
+          return of_model;
+        },
+        room);
+    for (const auto& [tokens, cost] : costs) {
+      const int64_t steps = (tokens + kPrefillRows - 1) / kPrefillRows;
+      EXPECT_EQ(cost.flops, PrefillFlops(shape, tokens));
+      // A layer's are those of a decode step that is not fused.
+      EXPECT_LE(cost.launches, steps * (12 * shape.layers + 5));
+      const double bound_us = static_cast<double>(cost.flops) / kFlopsPerUs;
+      const auto share = [&, &cost = cost](double idle_us) {
+        return bound_us / (cost.kernels_us + static_cast<double>(cost.launches) * idle_us);
+      };
+      EXPECT_GE(share(7), 0.6);  // the goal on a card, at 4,096 tokens
+      ExpectInReadme(absl::StrFormat(
+          "| %s | %d | %d | %d | %.1f | %.1f | %.1f | %.1f | %.2f | %.2f | %.2f |", shape.name, tokens, steps,
+          cost.launches, static_cast<double>(cost.flops) / 1e12, static_cast<double>(cost.bytes) / 1e9,
+          bound_us / 1e3, cost.kernels_us / 1e3, share(0), share(3), share(7)));
     }
   }
   CountOnly(false);
@@ -232,7 +276,7 @@ TEST(StepCosts, OfWeightsInFp8) {
   for (const Shape& shape : {kLlama3b, kLlama8b}) {
     const CostsByRows bf16 = CostsOf(shape, Types{}, /*fused=*/true);
     for (const auto& [rows, fp8] : CostsOf(shape, narrow, /*fused=*/true)) {
-      const StepCost& usual = bf16.at(rows);
+      const WorkCost& usual = bf16.at(rows);
       const int64_t bound = Bound(shape, narrow, rows, kContext);
       EXPECT_GE(fp8.bytes, bound);
       EXPECT_LE(static_cast<double>(fp8.bytes), 1.08 * static_cast<double>(bound));
@@ -254,8 +298,8 @@ TEST(StepCosts, OfAdaptersBesideTheirBase) {
   for (const Shape& shape : {kLlama3b, kLlama8b}) {
     const CostsByRows bases = CostsOfAdapters(shape, false), all = CostsOfAdapters(shape, true);
     for (const auto& [rows, with] : all) {
-      const StepCost& base = bases.at(rows);
-      const StepCost more = with - base;
+      const WorkCost& base = bases.at(rows);
+      const WorkCost more = with - base;
       const auto weights = static_cast<double>(std::min(rows, kMostAdapters) * AdapterBytes(shape));
       EXPECT_GE(static_cast<double>(more.bytes), weights);
       EXPECT_LE(static_cast<double>(more.bytes), (rows <= 8 ? 1.01 : 1.25) * weights);

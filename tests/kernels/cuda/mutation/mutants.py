@@ -3,13 +3,15 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterator, List, Optional, Tuple
 
 # Statements that order memory or wait for it.
 ORDERS = re.compile(
     r"(?<![\w:])(__syncthreads|__syncwarp|__threadfence|CpAsyncCommit|CpAsyncWait<[^;()]*>|FenceProxyAsync|BarrierWait|"
-    r"BarrierArrive|AwaitCount|NumberedSync<[^;()]*>|NumberedArrive<[^;()]*>|WgmmaFence|WgmmaCommit|WgmmaWait<[^;()]*>)\(")
-FUNCTION = re.compile(r"__device__[^;{]*?\b(\w+)\([^;{]*\{")
+    r"BarrierArrive|AwaitCount|AwaitEarlier|NumberedSync<[^;()]*>|NumberedArrive<[^;()]*>|WgmmaFence|WgmmaCommit|WgmmaWait<[^;()]*>)\(")
+FUNCTION = re.compile(r"__device__[^;{]*?\b(\w+)\(")
+BODY = re.compile(r"[^;{]*\{")  # behind the parameters
+NAMED = re.compile(r"[\w>&*] [&*]*\w+(?: = .*)?$", re.DOTALL)  # a parameter with a name
 NOT_CODE = re.compile(r"//[^\n]*|^#[^\n]*(?:\\\n[^\n]*)*|\"[^\"\n]*\"", re.MULTILINE)
 
 
@@ -50,6 +52,13 @@ def closing(code: str, at: int) -> int:
     raise ValueError(f"nothing closes the bracket at {at}")
 
 
+def body_of(code: str, parameters: int) -> Optional[Tuple[int, int]]:
+    """The body of the function whose parameters begin with the bracket at `parameters`; none where it is only declared. What a
+    parameter is by default (`= {}`) is no body."""
+    found = BODY.match(code, closing(code, parameters))
+    return None if found is None else (found.end() - 1, closing(code, found.end() - 1))
+
+
 def parts_of(code: str, begin: int, end: int, by: str) -> List[Tuple[int, int]]:
     """The stretches of [begin, end) between operators `by` outside of brackets."""
     parts, depth, start, i = [], 0, begin, begin
@@ -84,6 +93,20 @@ def condition_before(code: str, at: int) -> int:
                 break
         i -= 1
     return i + 1
+
+
+def functions_of(code: str) -> Iterator[Tuple[int, int, str]]:
+    """Begin, with what stands before its name, and end of each function of a kernel, and the name."""
+    for found in FUNCTION.finditer(code):
+        body = body_of(code, found.end() - 1)
+        if body is None:
+            continue
+        end = closing(code, found.end() - 1)
+        named = any(NAMED.search(code[b:e].strip()) for b, e in parts_of(code, found.end(), end - 1, ","))
+        # An initializer list may use them, and a compiler would say of any other such function that it does not.
+        if named and ":" not in code[end:body[0]] and not code[body[0] + 1:body[1] - 1].strip():
+            raise ValueError(f"{found.group(1)} has parameters and nothing in what was taken for its body")
+        yield found.start(), body[1], found.group(1)
 
 
 def stripped(code: str, begin: int, end: int) -> Tuple[int, int]:
@@ -127,9 +150,10 @@ def conditions(code: str) -> Iterator[Tuple[int, int, str]]:
     # Kept, or handed back.
     for found in re.finditer(r"(?<!constexpr )\bbool \w+ = ", code):
         yield found.end(), parts_of(code, found.end(), code.index("}", found.end()), ";")[0][1], "true"
-    for found in re.finditer(r"\bbool \w+\([^;{]*\{", code):
-        for back in re.finditer(r"\breturn ", code[found.end():closing(code, found.end() - 1)]):
-            begin = found.end() + back.end()
+    for found in re.finditer(r"\bbool \w+\(", code):
+        body = body_of(code, found.end() - 1)
+        for back in re.finditer(r"\breturn ", code[slice(*body)]) if body is not None else ():
+            begin = body[0] + back.end()
             yield begin, code.index(";", begin), "true"
     # The last argument says whether memory is read.
     for found in re.finditer(r"\b(?:CpAsync16|WgmmaShared)\(", code):
@@ -150,7 +174,7 @@ def is_constant(code: str, at: int) -> bool:
 def mutants_of(root: Path, file: str) -> List[Mutant]:
     text = (root / file).read_text()
     code = code_of(text)
-    functions = [(found.start(), closing(code, found.end() - 1), found.group(1)) for found in FUNCTION.finditer(code)]
+    functions = list(functions_of(code))
     made: Dict[Tuple[int, int], Mutant] = {}
 
     def add(begin: int, end: int, instead: str, kind: str) -> None:
@@ -166,8 +190,11 @@ def mutants_of(root: Path, file: str) -> List[Mutant]:
 
     for found in ORDERS.finditer(code):
         end = closing(code, found.end() - 1)
-        if code[end] == ";":
-            add(found.start(), end, "", "order")
+        if code[end] != ";":
+            continue
+        if not any(b <= found.start() < e for b, e, _ in functions):
+            raise ValueError(f"{file}:{text.count(chr(10), 0, found.start()) + 1}: {found.group(1)} is in no function that is found here")
+        add(found.start(), end, "", "order")
     for begin, end, instead in conditions(code):
         for drop in drops(code, begin, end, instead):
             add(*drop, "mask")
