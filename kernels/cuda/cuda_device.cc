@@ -48,6 +48,7 @@ class CudaDevice final : public Device, public ReplayKinds, public StreamMarks {
   absl::Status Synchronize(Stream stream) override;
   bool Finished(Stream stream) override { return Enter(stream).Finished(); }
   void Follow(Stream later, Stream earlier) override { Enter(later).Follow(Enter(earlier)); }
+  void Follow(Stream later, const Mark& mark) override { Enter(later).Follow(mark); }
   std::unique_ptr<Mark> MarkOf(Stream stream) override { return Enter(stream).MarkHere(); }
   absl::Status TakeFailure(Stream stream) override { return Enter(stream).TakeFailure(); }
   absl::Status Pin(absl::Span<uint8_t> host) override;

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -98,15 +99,16 @@ class FrameStore : public FrameSink {
  public:
   explicit FrameStore(FrameKind kind) : kind_(kind) {}
   absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override {
-    payload_.resize(max_bytes);
-    return absl::MakeSpan(payload_);
+    return absl::MakeSpan(reserved_.emplace_back(max_bytes));
   }
   absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override {
-    payload_.resize(bytes);
+    std::vector<uint8_t> payload = std::move(reserved_.front());
+    reserved_.pop_front();
+    payload.resize(bytes);
     FrameHeader header{.kind = kind_, .sequence = static_cast<uint32_t>(frames.size()), .coverage = coverage};
     header.payload_bytes = static_cast<uint32_t>(bytes);
-    const auto head = EncodeFrameHeader(header, payload_);
-    frames.push_back({{head.begin(), head.end()}, payload_});
+    const auto head = EncodeFrameHeader(header, payload);
+    frames.push_back({{head.begin(), head.end()}, std::move(payload)});
     return absl::OkStatus();
   }
   struct Frame {
@@ -117,7 +119,7 @@ class FrameStore : public FrameSink {
 
  private:
   FrameKind kind_;
-  std::vector<uint8_t> payload_;
+  std::deque<std::vector<uint8_t>> reserved_;  // oldest first
 };
 
 struct Question {
