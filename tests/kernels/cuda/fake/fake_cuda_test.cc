@@ -106,6 +106,38 @@ TEST(FakeCuda, MemoryIsFreedBehindTheStreamsThatUseIt) {
   device->DestroyStream(stream);
 }
 
+TEST(FakeCuda, AllocationsWaitForNoWork) {
+  const auto device = Open();
+  const Stream stream = device->CreateStream().value();
+  Buffer from = device->Allocate(4000).value(), to = device->Allocate(4000).value();
+  for (int i = 0; i < 100; ++i) {
+    device->Copy(to.data(), from.data(), 4000, stream);
+    from = Buffer();  // behind the copy
+    ResetCounts();
+    from = device->Allocate(4000).value();
+    EXPECT_EQ(counts().stalls, 0);
+  }
+  EXPECT_TRUE(device->Synchronize(stream).ok());
+  device->DestroyStream(stream);
+}
+
+// But for those that there is no memory for until what is being freed has come free.
+TEST(FakeCuda, AllocationsWaitForTheMemoryThatIsMissing) {
+  const auto device = Open();
+  const Stream stream = device->CreateStream().value();
+  constexpr size_t kMost = size_t{5} << 30;  // of eight
+  const Buffer to = device->Allocate(4000).value();
+  ResetCounts();
+  for (int i = 0; i < 20; ++i) {
+    const absl::StatusOr<Buffer> large = device->Allocate(kMost);
+    ASSERT_TRUE(large.ok()) << large.status();
+    device->Copy(to.data(), large->data(), 4000, stream);
+  }
+  EXPECT_GT(counts().stalls, 0);
+  EXPECT_TRUE(device->Synchronize(stream).ok());
+  device->DestroyStream(stream);
+}
+
 TEST(FakeCuda, MemoryThatIsNotThereIsAStatus) {
   const auto device = Open();
   FailAllocationsAbove(1 << 20);
