@@ -11,7 +11,8 @@ namespace aludel {
 // follows the stream's rule.
 class StreamMarks {
  public:
-  // What was on a stream at one moment. For one thread at a time, which need not be the stream's. Must not outlive its stream.
+  // What was on a stream at one moment. Once it has passed, what CopyToHost was to bring by then has come. For one thread at a
+  // time, which need not be the stream's. Must not outlive its stream.
   class Mark {
    public:
     virtual ~Mark() = default;
@@ -23,6 +24,8 @@ class StreamMarks {
   virtual ~StreamMarks() = default;
   // Of what is on `stream` now.
   virtual std::unique_ptr<Mark> MarkOf(Stream stream) = 0;
+  // What is enqueued on `later` from now on runs behind `mark`, a mark of this device.
+  virtual void Follow(Stream later, const Mark& mark) = 0;
   // The first failure to enqueue on `stream` since the last call, or the last Synchronize, which will not report it again.
   // Does not wait: what fails while it runs is an error of the device, and comes from every later call.
   virtual absl::Status TakeFailure(Stream stream) = 0;

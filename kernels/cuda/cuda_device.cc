@@ -25,8 +25,10 @@ constexpr char kMma[] = "mma";
 constexpr char kWgmma[] = "wgmma";
 
 // Memory comes from the device's stream-ordered pool, which keeps what is freed: handoffs allocate staging
-// for each request, and cudaMalloc would stop the GPU for it. Allocate waits, so its memory is good on every
-// stream; Free orders the memory's next use after all work enqueued so far on any stream.
+// for each request, and cudaMalloc would stop the GPU for it. Free orders the memory's next use after all work enqueued so far
+// on any stream. Allocate waits for a stream that does nothing else, so its memory is good on every stream and no work is
+// waited for: the pool gives it what has come free by then, or new memory. Only where there is none does it wait for what is
+// being freed.
 class CudaDevice final : public Device, public ReplayKinds, public StreamMarks {
  public:
   CudaDevice(int ordinal, const DeviceOptions& options)
@@ -48,6 +50,7 @@ class CudaDevice final : public Device, public ReplayKinds, public StreamMarks {
   absl::Status Synchronize(Stream stream) override;
   bool Finished(Stream stream) override { return Enter(stream).Finished(); }
   void Follow(Stream later, Stream earlier) override { Enter(later).Follow(Enter(earlier)); }
+  void Follow(Stream later, const Mark& mark) override { Enter(later).Follow(mark); }
   std::unique_ptr<Mark> MarkOf(Stream stream) override { return Enter(stream).MarkHere(); }
   absl::Status TakeFailure(Stream stream) override { return Enter(stream).TakeFailure(); }
   absl::Status Pin(absl::Span<uint8_t> host) override;
@@ -66,12 +69,15 @@ class CudaDevice final : public Device, public ReplayKinds, public StreamMarks {
   CudaStream& StateOf(Stream stream) const;
   // As above, and makes this GPU current for the calling thread.
   CudaStream& Enter(Stream stream);
+  // From the pool, for every stream.
+  cudaError_t Take(size_t bytes, void** data);
 
   int ordinal_;
   DeviceOptions options_;  // Init makes the device's own choices
   std::string name_;
   cudaMemPool_t pool_ = nullptr;
-  cudaStream_t memory_stream_ = nullptr;
+  cudaStream_t allocating_ = nullptr;
+  cudaStream_t freeing_ = nullptr;  // behind all streams at the latest Free
   cudaEvent_t order_ = nullptr;
   std::unique_ptr<CudaStream> default_stream_;
   std::unique_ptr<CudaOps> ops_;
@@ -96,7 +102,12 @@ absl::Status CudaDevice::Init() {
   if (error == cudaSuccess) error = cudaMemPoolCreate(&pool_, &pool_properties);
   uint64_t keep = UINT64_MAX;  // freed memory stays with this process until it is closed
   if (error == cudaSuccess) error = cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep);
-  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&memory_stream_, cudaStreamNonBlocking);
+  int wait = 0;  // no allocation is put behind a free that is still to come
+  if (error == cudaSuccess) {
+    error = cudaMemPoolSetAttribute(pool_, cudaMemPoolReuseAllowInternalDependencies, &wait);
+  }
+  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&allocating_, cudaStreamNonBlocking);
+  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&freeing_, cudaStreamNonBlocking);
   if (error == cudaSuccess) error = cudaEventCreateWithFlags(&order_, cudaEventDisableTiming);
   status = FromCuda(error, absl::StrCat(name_, ": set up its memory pool"));
   if (!status.ok()) return status;
@@ -116,9 +127,10 @@ CudaDevice::~CudaDevice() {
   streams_.clear();
   default_stream_.reset();
   if (order_ != nullptr) cudaEventDestroy(order_);
-  if (memory_stream_ != nullptr) {
-    cudaStreamSynchronize(memory_stream_);
-    cudaStreamDestroy(memory_stream_);
+  if (allocating_ != nullptr) cudaStreamDestroy(allocating_);
+  if (freeing_ != nullptr) {
+    cudaStreamSynchronize(freeing_);
+    cudaStreamDestroy(freeing_);
   }
   if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
 }
@@ -134,14 +146,21 @@ CudaStream& CudaDevice::Enter(Stream stream) {
   return state;
 }
 
-absl::StatusOr<Buffer> CudaDevice::Allocate(size_t bytes) {
+cudaError_t CudaDevice::Take(size_t bytes, void** data) {
   constexpr size_t kLeast = 256;  // a Buffer's address is never null
+  const cudaError_t error = cudaMallocFromPoolAsync(data, std::max(bytes, kLeast), pool_, allocating_);
+  return error == cudaSuccess ? cudaStreamSynchronize(allocating_) : error;
+}
+
+absl::StatusOr<Buffer> CudaDevice::Allocate(size_t bytes) {
   cudaError_t error = cudaSetDevice(ordinal_);
   void* data = nullptr;
-  if (error == cudaSuccess) {
-    error = cudaMallocFromPoolAsync(&data, std::max(bytes, kLeast), pool_, memory_stream_);
+  if (error == cudaSuccess) error = Take(bytes, &data);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // no later launch should find it
+    error = cudaStreamSynchronize(freeing_);
+    if (error == cudaSuccess) error = Take(bytes, &data);
   }
-  if (error == cudaSuccess) error = cudaStreamSynchronize(memory_stream_);
   if (error == cudaSuccess) return Buffer(this, data, bytes);
   cudaGetLastError();  // reported here, so no later launch should find it
   if (error == cudaErrorMemoryAllocation) {
@@ -159,11 +178,11 @@ void CudaDevice::Free(void* data) {
   cudaSetDevice(ordinal_);
   const auto follow = [this](const CudaStream& stream) {
     cudaEventRecord(order_, stream.get());
-    cudaStreamWaitEvent(memory_stream_, order_, 0);
+    cudaStreamWaitEvent(freeing_, order_, 0);
   };
   follow(*default_stream_);
   for (const auto& stream : streams_) follow(*stream);
-  cudaFreeAsync(data, memory_stream_);
+  cudaFreeAsync(data, freeing_);
 }
 
 absl::StatusOr<Stream> CudaDevice::CreateStream() {

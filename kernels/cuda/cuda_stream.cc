@@ -21,12 +21,15 @@ bool IsPinned(const void* host, size_t bytes) {
   return IsPinned(host) && IsPinned(static_cast<const char*>(host) + bytes - 1);
 }
 
-// An event of its own, recorded once. Knows nothing of its stream, which other threads may be using.
+// An event of its own, recorded once, and the number of results that lie before it. All that it knows of its stream, which
+// other threads may be using.
 class EventMark final : public StreamMarks::Mark {
  public:
-  EventMark(std::string device_name, cudaEvent_t event)
-      : device_name_(std::move(device_name)), event_(event) {}
+  EventMark(std::string device_name, cudaEvent_t event, ReturnRing* returns)
+      : device_name_(std::move(device_name)), event_(event), returns_(returns), results_(returns->added()) {}
   ~EventMark() override { Forget(); }
+
+  cudaEvent_t event() const { return event_; }
 
   bool Passed() override {
     if (event_ == nullptr) return true;
@@ -48,6 +51,8 @@ class EventMark final : public StreamMarks::Mark {
     if (error != cudaSuccess) {
       cudaGetLastError();  // no later launch should find it
       FromCuda(error, absl::StrCat(device_name_, ": ", what)).IgnoreError();  // reports a lost device
+    } else {
+      returns_->Deliver(results_);
     }
     Forget();
   }
@@ -57,6 +62,8 @@ class EventMark final : public StreamMarks::Mark {
 
   const std::string device_name_;
   cudaEvent_t event_;  // null: passed
+  ReturnRing* const returns_;
+  const uint64_t results_;
 };
 
 }  // namespace
@@ -93,7 +100,9 @@ absl::Status CudaStream::Init() {
   if (error == cudaSuccess)
     error = cudaMemcpy(counters_, zeros.data(), counter_bytes, cudaMemcpyHostToDevice);
   if (error == cudaSuccess) error = cudaMallocHost(reinterpret_cast<void**>(&host_ring_), kRingBytes);
-  if (error == cudaSuccess) error = cudaMallocHost(reinterpret_cast<void**>(&returns_), kReturnBytes);
+  char* returns = nullptr;
+  if (error == cudaSuccess) error = cudaMallocHost(reinterpret_cast<void**>(&returns), kReturnBytes);
+  returns_.SetMemory(returns);
   if (error == cudaSuccess) error = cudaEventCreateWithFlags(&here_, cudaEventDisableTiming);
   for (cudaEvent_t& event : left_) {
     if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
@@ -111,7 +120,7 @@ CudaStream::~CudaStream() {
     if (event != nullptr) cudaEventDestroy(event);
   }
   if (here_ != nullptr) cudaEventDestroy(here_);
-  cudaFreeHost(returns_);
+  cudaFreeHost(returns_.memory());
   cudaFreeHost(host_ring_);
   cudaFree(device_ring_);
   cudaFree(counters_);
@@ -176,12 +185,8 @@ void CudaStream::NextSegment() {
 }
 
 void CudaStream::CopyToHost(void* host, const void* device, size_t bytes) {
-  void* to = host;
-  if (!IsPinned(host, bytes) && bytes <= kReturnBytes - returns_used_) {
-    to = returns_ + returns_used_;
-    returning_.push_back({host, returns_used_, bytes});
-    returns_used_ += bytes;
-  }
+  void* to = IsPinned(host, bytes) ? nullptr : returns_.Add(host, bytes);
+  if (to == nullptr) to = host;
   Collect(cudaMemcpyAsync(to, device, bytes, cudaMemcpyDeviceToHost, stream_), "copy from the GPU");
 }
 
@@ -201,11 +206,8 @@ absl::Status CudaStream::Synchronize() {
   Collect(cudaStreamSynchronize(stream_), "run the work on a stream");
   absl::Status first = std::move(error_);
   error_ = absl::OkStatus();
-  if (first.ok()) {
-    for (const Returning& part : returning_) std::memcpy(part.host, returns_ + part.offset, part.bytes);
-  }
-  returning_.clear();
-  returns_used_ = 0;
+  if (first.ok()) returns_.Deliver(returns_.added());
+  returns_.Forget();
   return first;
 }
 
@@ -224,6 +226,11 @@ void CudaStream::Follow(CudaStream& earlier) {
   Collect(cudaStreamWaitEvent(stream_, earlier.here_, 0), "wait for a stream's event");
 }
 
+void CudaStream::Follow(const StreamMarks::Mark& mark) {
+  const cudaEvent_t event = static_cast<const EventMark&>(mark).event();
+  if (event != nullptr) Collect(cudaStreamWaitEvent(stream_, event, 0), "wait for a mark on a stream");
+}
+
 std::unique_ptr<StreamMarks::Mark> CudaStream::MarkHere() {
   cudaEvent_t event = nullptr;
   cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
@@ -231,9 +238,11 @@ std::unique_ptr<StreamMarks::Mark> CudaStream::MarkHere() {
   if (error != cudaSuccess) {
     Collect(error, "mark a place on a stream");
     if (event != nullptr) cudaEventDestroy(std::exchange(event, nullptr));
-    Collect(cudaStreamSynchronize(stream_), "run the work on a stream");
+    error = cudaStreamSynchronize(stream_);
+    if (error == cudaSuccess) returns_.Deliver(returns_.added());
+    Collect(error, "run the work on a stream");
   }
-  return std::make_unique<EventMark>(device_name_, event);
+  return std::make_unique<EventMark>(device_name_, event, &returns_);
 }
 
 }  // namespace aludel::cuda

@@ -17,6 +17,7 @@
 #include "kernels/cuda/cuda_graphs.h"
 #include "kernels/cuda/graph_replay.h"
 #include "kernels/cuda/launch_digest.h"
+#include "kernels/cuda/return_ring.h"
 #include "kernels/device_options.h"
 #include "kernels/replay_stats.h"
 #include "kernels/stream_marks.h"
@@ -30,8 +31,7 @@ namespace aludel::cuda {
 // Small host arrays (ids, row numbers, block lists) reach the GPU through Stage: a ring of pinned memory and
 // its twin on the device, in segments. The device side is reused in stream order; the host side of a segment
 // is written again only after the event behind its last copy. Results go the other way through pinned memory
-// as well, unless theirs is: a copy to pageable memory would stop the caller and run at a fraction of the
-// link's rate.
+// as well, unless theirs is: return_ring.h.
 //
 // Work given to Replay becomes graphs, see graph_replay.h; its host arrays go through an arena that all of
 // the stream's graphs share.
@@ -99,7 +99,7 @@ class CudaStream {
   // is, they are made once, and their number may differ from one Replay to the next.
   const void* StageTable(const void* of, size_t bytes, absl::FunctionRef<void(char*)> write);
 
-  // Copies to host memory, which holds the bytes when Synchronize has returned OK.
+  // Copies to host memory, which holds the bytes when Synchronize has returned OK, or a mark behind it has passed.
   void CopyToHost(void* host, const void* device, size_t bytes);
 
   // Remembers the first failure until Synchronize reports it. One that a graph is to blame for is not
@@ -110,8 +110,9 @@ class CudaStream {
   // Waits for everything enqueued; returns the first failure since the last call.
   absl::Status Synchronize();
   bool Finished();
-  // What is enqueued from now on runs behind what is on `earlier` now.
+  // What is enqueued from now on runs behind what is on `earlier` now, or behind a mark of another stream.
   void Follow(CudaStream& earlier);
+  void Follow(const StreamMarks::Mark& mark);
   // See StreamMarks. Without memory for a mark, waits, and the mark has passed.
   std::unique_ptr<StreamMarks::Mark> MarkHere();
   absl::Status TakeFailure() { return std::exchange(error_, absl::OkStatus()); }
@@ -122,12 +123,6 @@ class CudaStream {
     size_t bytes;
   };
   static constexpr size_t kRemembered = 16;
-  // Bytes in the pinned memory of results, on their way to `host`.
-  struct Returning {
-    void* host;
-    size_t offset;
-    size_t bytes;
-  };
 
   CudaStream(std::string device_name, const DeviceOptions& options);
 
@@ -152,9 +147,7 @@ class CudaStream {
   int segment_ = 0;
   size_t used_ = 0;             // bytes of the current segment
   std::vector<Staged> recent_;  // latest last, at most kRemembered, all in the current segment
-  char* returns_ = nullptr;     // pinned, [kReturnBytes]
-  size_t returns_used_ = 0;
-  std::vector<Returning> returning_;  // since the last Synchronize; at most kReturnBytes together
+  ReturnRing returns_{kReturnBytes};
   absl::Status error_;
   GraphReplay replay_;
   CudaGraphs* graphs_ = nullptr;  // replay_'s, once it has asked for it

@@ -53,15 +53,18 @@ class FrameArena : public FrameSink {
     largest_ = std::max(largest_, max_bytes);
     // The first handoff says how much there is; its frames have memory of their own.
     if (memory_.size() - used_ < max_bytes) {
-      spill_.emplace_back(max_bytes);
-      return reserved_ = absl::MakeSpan(spill_.back());
+      return reserved_.emplace_back(absl::MakeSpan(spill_.emplace_back(max_bytes)));
     }
-    return reserved_ = absl::MakeSpan(memory_).subspan(used_, max_bytes);
+    reserved_.push_back(absl::MakeSpan(memory_).subspan(used_, max_bytes));
+    used_ += max_bytes;
+    return reserved_.back();
   }
 
   absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override {
-    frames_.push_back({coverage, reserved_.subspan(0, bytes)});
-    if (reserved_.data() == memory_.data() + used_) used_ += bytes;
+    const absl::Span<uint8_t> reserved = reserved_.front();
+    reserved_.pop_front();
+    frames_.push_back({coverage, reserved.subspan(0, bytes)});
+    if (reserved.data() + reserved.size() == memory_.data() + used_) used_ -= reserved.size() - bytes;
     bytes_ += bytes;
     return absl::OkStatus();
   }
@@ -89,7 +92,7 @@ class FrameArena : public FrameSink {
   Device* const device_;
   std::vector<uint8_t> memory_;
   std::deque<std::vector<uint8_t>> spill_;
-  absl::Span<uint8_t> reserved_;
+  std::deque<absl::Span<uint8_t>> reserved_;  // oldest first
   std::vector<Frame> frames_;
   size_t used_ = 0, bytes_ = 0, largest_ = 0;
 };

@@ -23,9 +23,10 @@ namespace aludel {
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
-  // Memory for one payload of at most `max_bytes`, valid until Commit. One reservation at a time.
+  // Memory for one payload of at most `max_bytes`, valid until its Commit. A device may be copying into several: as many as
+  // a forward pass has frames.
   virtual absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) = 0;
-  // Ships the first `bytes` of the reservation. The sink completes the header (ticket, epoch,
+  // Ships the first `bytes` of the oldest reservation. The sink completes the header (ticket, epoch,
   // sequence, checksum).
   virtual absl::Status Commit(const FrameCoverage& coverage, size_t bytes) = 0;
   // Encoding has waited this long for a frame's bytes, and so for what the device computes before them.

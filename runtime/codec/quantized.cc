@@ -51,7 +51,7 @@ class QuantizedEncoder : public KvEncoder {
     const int64_t tokens = slice.tokens();
     const int64_t width = quantizer_.width();
     ALUDEL_CHECK(tokens <= model_.options().max_rows && slice.k.cols == width && slice.v.cols == width);
-    ALUDEL_ASSIGN_OR_RETURN(uint8_t * plane, outbox_->Next(sink));
+    uint8_t* plane = outbox_->Next();
     const size_t plane_bytes = PlaneBytes(quantizer_, tokens);
     for (const TensorView& x : {slice.k, slice.v}) {
       model_.device()->ops().QuantizeTokens(x, bits_, plane, plane + tokens * sizeof(Bf16), model_.stream());

@@ -127,8 +127,7 @@ absl::Status EncodeRaw(const LayerSlice& slice, const Transformer& model, bool l
   const int64_t rows = slice.tokens();
   const int64_t cols = config.kv_dim();
   ALUDEL_CHECK(rows <= model.options().max_rows && slice.k.cols == cols && slice.v.cols == cols);
-  ALUDEL_ASSIGN_OR_RETURN(uint8_t* const wire, outbox.Next(sink));
-  Bf16* const k = reinterpret_cast<Bf16*>(wire);
+  Bf16* const k = reinterpret_cast<Bf16*>(outbox.Next());
   Ops& ops = model.device()->ops();
   ops.Convert(slice.k, TensorView::Of(k, rows, cols), model.stream());
   ops.Convert(slice.v, TensorView::Of(k + rows * cols, rows, cols), model.stream());

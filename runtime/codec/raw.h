@@ -15,8 +15,8 @@ namespace aludel {
 std::unique_ptr<EncoderFactory> MakeRawEncoders(const Transformer& model);
 std::unique_ptr<DecoderFactory> MakeRawDecoders(const Transformer& model);
 
-// What its encoder does with a layer, for encoders whose other frames take the same way: a sink has one reservation at
-// a time, so that one outbox is all that a handoff may have. `last` and `coding` as in FrameOutbox::Add.
+// What its encoder does with a layer, for encoders whose other frames take the same way: a sink takes frames in the
+// order of their reservations, so that one outbox is all that a handoff may have. `last` and `coding` as in FrameOutbox::Add.
 absl::Status EncodeRaw(const LayerSlice& slice, const Transformer& model, bool last, FrameOutbox& outbox,
                        FrameSink& sink, std::optional<FrameOutbox::Coding> coding = std::nullopt);
 

@@ -42,8 +42,7 @@ class RecomputeEncoder : public KvEncoder {
     if (slice.layer > group_.first) return absl::OkStatus();
     const int64_t hidden = model_.config().hidden;
     ALUDEL_CHECK(slice.x.cols == hidden && slice.x.rows == slice.tokens());
-    ALUDEL_ASSIGN_OR_RETURN(uint8_t* const wire, outbox_->Next(sink));
-    const TensorView x = TensorView::Of(reinterpret_cast<Bf16*>(wire), slice.tokens(), hidden);
+    const TensorView x = TensorView::Of(reinterpret_cast<Bf16*>(outbox_->Next()), slice.tokens(), hidden);
     model_.device()->ops().Convert(slice.x, x, model_.stream());
     FrameCoverage coverage = SliceCoverage(slice);
     coverage.layers = static_cast<uint16_t>(group_.end - group_.first);

@@ -48,19 +48,20 @@ class EncodingObserver : public LayerObserver {
 }  // namespace
 
 absl::StatusOr<absl::Span<uint8_t>> FrameStore::Reserve(size_t max_bytes) {
-  reserved_.resize(max_bytes);
-  return absl::MakeSpan(reserved_);
+  return absl::MakeSpan(reserved_.emplace_back(max_bytes));
 }
 
 absl::Status FrameStore::Commit(const FrameCoverage& coverage, size_t bytes) {
-  ALUDEL_CHECK(bytes <= reserved_.size());
+  ALUDEL_CHECK(!reserved_.empty() && bytes <= reserved_.front().size());
+  const std::vector<uint8_t> reserved = std::move(reserved_.front());
+  reserved_.pop_front();
   FrameHeader header;
   header.kind = codec_.kind;
   header.sequence = static_cast<uint32_t>(frames_.size());
   header.coverage = coverage;
   header.artifact = ArtifactPrefix(codec_.artifact_hash);
   StoredFrame frame;
-  frame.payload.assign(reserved_.begin(), reserved_.begin() + static_cast<int64_t>(bytes));
+  frame.payload.assign(reserved.begin(), reserved.begin() + static_cast<int64_t>(bytes));
   frame.header = EncodeFrameHeader(header, frame.payload);
   total_bytes_ += frame.header.size() + frame.payload.size();
   frames_.push_back(std::move(frame));

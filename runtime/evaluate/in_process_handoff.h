@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <vector>
 
@@ -36,7 +37,7 @@ class FrameStore : public FrameSink {
 
  private:
   const CodecSpec& codec_;
-  std::vector<uint8_t> reserved_;
+  std::deque<std::vector<uint8_t>> reserved_;  // oldest first
   std::vector<StoredFrame> frames_;
   size_t total_bytes_ = 0;
 };

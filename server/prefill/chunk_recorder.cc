@@ -11,15 +11,17 @@ absl::StatusOr<absl::Span<uint8_t>> ChunkRecorder::Reserve(size_t max_bytes) {
     begun_ = true;
   }
   ALUDEL_ASSIGN_OR_RETURN(const absl::Span<uint8_t> payload, sink_->Reserve(max_bytes));
-  reserved_ = payload;
+  reserved_.push_back(payload);
   return payload;
 }
 
 absl::Status ChunkRecorder::Commit(const FrameCoverage& coverage, size_t bytes) {
   {
     absl::MutexLock lock(&mutex_);
-    keeper_.Add(coverage, reserved_.first(bytes));  // before it is shipped: then the memory is another's
+    keeper_.Add(coverage,
+                reserved_.front().first(bytes));  // before it is shipped: then the memory is another's
   }
+  reserved_.pop_front();
   return sink_->Commit(coverage, bytes);
 }
 

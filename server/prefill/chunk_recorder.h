@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <utility>
 
@@ -39,7 +40,7 @@ class ChunkRecorder : public FrameSink {
 
  private:
   const std::shared_ptr<FrameSink> sink_;
-  absl::Span<const uint8_t> reserved_;  // the sink's
+  std::deque<absl::Span<const uint8_t>> reserved_;  // the sink's, oldest first
   absl::Mutex mutex_;
   ChunkKeeper keeper_ ABSL_GUARDED_BY(mutex_);
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;

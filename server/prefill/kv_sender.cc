@@ -139,16 +139,17 @@ absl::StatusOr<absl::Span<uint8_t>> KvSender::Reserve(Lane& lane, size_t max_byt
   open_ += weight;
   largest_ = std::max(largest_, weight);
   lane.kept_ -= std::min(lane.kept_, weight);
-  lane.reserved_ = *place;
-  if (record_times_) lane.encoded_from_ = MonotonicNow();
-  return lane.reserved_.subspan(0, max_bytes);
+  lane.reserved_.push_back({*place, record_times_ ? MonotonicNow() : absl::Time()});
+  return place->subspan(0, max_bytes);
 }
 
 void KvSender::Commit(Lane& lane, const FrameCoverage& coverage, size_t bytes) {
   const size_t on_wire = bytes + (cipher_ == nullptr ? 0 : FrameCipher::kTagBytes);
-  ALUDEL_CHECK(on_wire <= lane.reserved_.size());
-  const size_t reserved_weight = FrameRing::Weight(lane.reserved_.size());
-  const absl::Span<uint8_t> payload = std::exchange(lane.reserved_, {}).subspan(0, on_wire);
+  ALUDEL_CHECK(!lane.reserved_.empty() && on_wire <= lane.reserved_.front().place.size());
+  const Lane::Reserved reserved = lane.reserved_.front();
+  lane.reserved_.pop_front();
+  const size_t reserved_weight = FrameRing::Weight(reserved.place.size());
+  const absl::Span<uint8_t> payload = reserved.place.subspan(0, on_wire);
 
   absl::MutexLock order(&order_mutex_);
   header_.coverage = coverage;
@@ -166,7 +167,7 @@ void KvSender::Commit(Lane& lane, const FrameCoverage& coverage, size_t bytes) {
     outcome_.frame_bytes += header.size() + on_wire;
   }
   metrics_->handoffs.CountFrame("sent", format_, header.size() + on_wire);
-  if (record_times_) times_.push_back({coverage, lane.encoded_from_, MonotonicNow()});
+  if (record_times_) times_.push_back({coverage, reserved.encoded_from, MonotonicNow()});
   connection_->Send(header, payload,
                     [self = shared_from_this(), place = payload.data()](const absl::Status& status) {
                       self->OnSent(place, status);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -55,8 +56,11 @@ class KvSender : public std::enable_shared_from_this<KvSender> {
     friend class KvSender;
     const std::shared_ptr<KvSender> sender_;
     const bool alone_;
-    absl::Span<uint8_t> reserved_;  // the Reserve that awaits its Commit, tag included
-    absl::Time encoded_from_;
+    struct Reserved {
+      absl::Span<uint8_t> place;  // tag included
+      absl::Time encoded_from;    // where times are recorded
+    };
+    std::deque<Reserved> reserved_;  // those that await their Commit, oldest first
     // With the sender's mutex:
     size_t kept_ = 0;           // weight of the room that is this lane's
     size_t wanted_weight_ = 0;  // of the last HasRoom that returned false; 0: none

@@ -1,6 +1,7 @@
 #include "server/prefill/upgrade_queue.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "runtime/codec/aludel/plane_upgrades.h"
@@ -17,12 +18,14 @@ class UpgradeQueue::Splitter final : public FrameSink {
       : queue_(std::move(queue)), sink_(std::move(sink)) {}
 
   absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override {
-    ALUDEL_ASSIGN_OR_RETURN(reserved_, sink_->Reserve(max_bytes));
-    return reserved_;
+    ALUDEL_ASSIGN_OR_RETURN(const absl::Span<uint8_t> payload, sink_->Reserve(max_bytes));
+    reserved_.push_back(payload);
+    return payload;
   }
   absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override {
-    ALUDEL_ASSIGN_OR_RETURN(const PlaneSplit split,
-                            SplitPlanes(reserved_.first(bytes), queue_->base_planes_));
+    const absl::Span<uint8_t> payload = reserved_.front().first(bytes);
+    reserved_.pop_front();
+    ALUDEL_ASSIGN_OR_RETURN(const PlaneSplit split, SplitPlanes(payload, queue_->base_planes_));
     queue_->Keep(coverage, split.upgrade);  // before the first part is shipped: then the memory is another's
     return sink_->Commit(coverage, split.base.size());
   }
@@ -31,7 +34,7 @@ class UpgradeQueue::Splitter final : public FrameSink {
  private:
   const std::shared_ptr<UpgradeQueue> queue_;
   const std::shared_ptr<FrameSink> sink_;
-  absl::Span<uint8_t> reserved_;  // the sink's
+  std::deque<absl::Span<uint8_t>> reserved_;  // the sink's, oldest first
 };
 
 std::shared_ptr<FrameSink> UpgradeQueue::FirstParts(std::shared_ptr<FrameSink> sink) {

@@ -342,34 +342,18 @@ class GuardedDevice final : public Device, public ReplayKinds, public StreamMark
     Queue* const before = QueueOf(earlier);
     const auto reached = std::make_shared<bool>(false);
     before->work.push_back([reached] { *reached = true; });
-    QueueOf(later)->work.push_back([before, reached] {
-      while (!*reached) RunNext(before);
-    });
+    AwaitIn(QueueOf(later), before, reached);
   }
 
-  // Who asks a second time is answered that it has run: a GPU gets there without being waited for.
   std::unique_ptr<Mark> MarkOf(Stream stream) override {
-    class QueueMark final : public Mark {
-     public:
-      QueueMark(GuardedDevice* device, Stream stream, std::shared_ptr<const bool> reached)
-          : device_(device), stream_(stream), reached_(std::move(reached)) {}
-      bool Passed() override {
-        if (std::exchange(asked_, true)) Await();
-        return *reached_;
-      }
-      void Await() override {
-        if (!*reached_) static_cast<void>(device_->Synchronize(stream_));
-      }
-
-     private:
-      GuardedDevice* const device_;
-      const Stream stream_;
-      const std::shared_ptr<const bool> reached_;
-      bool asked_ = false;
-    };
     const auto reached = std::make_shared<bool>(false);
     Enqueue(stream, [reached] { *reached = true; });
     return std::make_unique<QueueMark>(this, stream, reached);
+  }
+  void Follow(Stream later, const Mark& mark) override {
+    const auto& earlier = static_cast<const QueueMark&>(mark);
+    absl::MutexLock lock(&mutex_);
+    AwaitIn(QueueOf(later), QueueOf(earlier.stream()), earlier.reached());
   }
   absl::Status TakeFailure(Stream) override { return absl::OkStatus(); }
 
@@ -395,6 +379,34 @@ class GuardedDevice final : public Device, public ReplayKinds, public StreamMark
   Ops& ops() override { return ops_; }
 
  private:
+  // Who asks a second time is answered that it has run: a GPU gets there without being waited for.
+  class QueueMark final : public Mark {
+   public:
+    QueueMark(GuardedDevice* device, Stream stream, std::shared_ptr<const bool> reached)
+        : device_(device), stream_(stream), reached_(std::move(reached)) {}
+    bool Passed() override {
+      if (std::exchange(asked_, true)) Await();
+      return *reached_;
+    }
+    void Await() override {
+      if (!*reached_) static_cast<void>(device_->Synchronize(stream_));
+    }
+    Stream stream() const { return stream_; }
+    const std::shared_ptr<const bool>& reached() const { return reached_; }
+
+   private:
+    GuardedDevice* const device_;
+    const Stream stream_;
+    const std::shared_ptr<const bool> reached_;
+    bool asked_ = false;
+  };
+
+  // What follows in `queue` runs once `before` has reached a place.
+  static void AwaitIn(Queue* queue, Queue* before, std::shared_ptr<const bool> reached) {
+    queue->work.push_back([before, reached = std::move(reached)] {
+      while (!*reached) RunNext(before);
+    });
+  }
   Queue* QueueOf(Stream stream) {
     return stream.handle == nullptr ? &default_queue_ : static_cast<Queue*>(stream.handle);
   }

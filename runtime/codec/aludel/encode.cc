@@ -82,7 +82,7 @@ class AludelEncoder : public KvEncoder {
     const std::vector<int>& bits = group.grid.bits;
     const TensorView z =
         TensorView::Of(latents.as<float>(), tokens, group.stride()).Cols(0, group.shape.rank);
-    ALUDEL_ASSIGN_OR_RETURN(uint8_t* const planes, outbox_->Next(sink));
+    uint8_t* const planes = outbox_->Next();
     model_.device()->ops().PackLatents(z, 1.0f / group.grid.step, PlanesOf(bits, shape_.packing, tokens),
                                        planes, model_.stream());
     FrameCoverage coverage = SliceCoverage(slice);

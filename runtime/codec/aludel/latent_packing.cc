@@ -4,6 +4,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -42,6 +43,8 @@ absl::Status Inflate(absl::Span<const uint8_t> in, absl::Span<uint8_t> out) {
 std::vector<LatentPlane> PlanesOf(const std::vector<int>& bits, LatentPacking packing, int64_t tokens) {
   ALUDEL_CHECK(PlaneBytes(bits, packing, tokens) <= kMostBytes);
   std::vector<LatentPlane> planes(bits.size());
+  // Bytes between members too: devices recognize by its bytes a table that they were sent before.
+  std::memset(static_cast<void*>(planes.data()), 0, planes.size() * sizeof(LatentPlane));
   size_t at = 0;
   for (size_t i = 0; i < bits.size(); ++i) {
     const bool fixed = packing == LatentPacking::kFixed;

@@ -56,8 +56,7 @@ class ScdEncoder : public KvEncoder {
   absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
     ALUDEL_CHECK(slice.layer >= 0 && slice.layer < static_cast<int>(layers_.size()));
     const EncoderLayer& layer = layers_[slice.layer];
-    ALUDEL_ASSIGN_OR_RETURN(uint8_t* const wire, outbox_->Next(sink));
-    Bf16* const codes = reinterpret_cast<Bf16*>(wire);
+    Bf16* const codes = reinterpret_cast<Bf16*>(outbox_->Next());
     if (layer.mode == ScdMode::kPatch) {
       MakeCode(slice.h, *layer.h, codes);
     } else {

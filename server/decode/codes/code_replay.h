@@ -48,7 +48,7 @@ class CodeReplay : public FrameSink, public std::enable_shared_from_this<CodeRep
   void Start(std::function<void(const absl::Status&)> done);
   void Stop();
 
-  // FrameSink, for the feed.
+  // FrameSink, for the feed: one reservation at a time.
   absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override;
   absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override;
 

@@ -18,13 +18,12 @@ using Adapter = std::shared_ptr<const LoraWeights>;
 class EngineAdapters : public EngineTest {
  protected:
   void SetUp() override {
-    const LoraWeights::Base base{"deploy/demo/chat", model_->hash(), model_->config(), DType::kF32};
+    const LoraWeights::Base base{EngineModel(), model_->hash(), model_->config(), DType::kF32};
     adapters_.push_back(nullptr);
     for (uint64_t i = 1; i <= 3; ++i) {
       const std::string directory = files_.File(absl::StrCat(i));
       EXPECT_TRUE(
-          MakeAdapter({.base = "deploy/demo/chat", .out = directory, .rank = 4, .seed = i, .strength = 1.0})
-              .ok());
+          MakeAdapter({.base = EngineModel(), .out = directory, .rank = 4, .seed = i, .strength = 1.0}).ok());
       auto adapter = LoraWeights::Load(device_.get(), directory, base);
       ASSERT_TRUE(adapter.ok()) << adapter.status();
       adapters_.push_back(*std::move(adapter));

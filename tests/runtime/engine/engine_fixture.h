@@ -1,17 +1,25 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
+#include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "gtest/gtest.h"
+#include "kernels/open_device.h"
 #include "runtime/codec/codec.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_options.h"
+#include "tests/runtime/model/temporary_directory.h"
+#include "tests/testing/first_layers.h"
 #include "tests/testing/greedy_golden.h"
 #include "tests/testing/test_device.h"
 
@@ -98,15 +106,16 @@ class FrameStore : public FrameSink {
  public:
   explicit FrameStore(FrameKind kind) : kind_(kind) {}
   absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override {
-    payload_.resize(max_bytes);
-    return absl::MakeSpan(payload_);
+    return absl::MakeSpan(reserved_.emplace_back(max_bytes));
   }
   absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override {
-    payload_.resize(bytes);
+    std::vector<uint8_t> payload = std::move(reserved_.front());
+    reserved_.pop_front();
+    payload.resize(bytes);
     FrameHeader header{.kind = kind_, .sequence = static_cast<uint32_t>(frames.size()), .coverage = coverage};
     header.payload_bytes = static_cast<uint32_t>(bytes);
-    const auto head = EncodeFrameHeader(header, payload_);
-    frames.push_back({{head.begin(), head.end()}, payload_});
+    const auto head = EncodeFrameHeader(header, payload);
+    frames.push_back({{head.begin(), head.end()}, std::move(payload)});
     return absl::OkStatus();
   }
   struct Frame {
@@ -117,18 +126,63 @@ class FrameStore : public FrameSink {
 
  private:
   FrameKind kind_;
-  std::vector<uint8_t> payload_;
+  std::deque<std::vector<uint8_t>> reserved_;  // oldest first
 };
+
+// The model of these tests: the demo's, or of that the first layers alone, as many as ALUDEL_TEST_LAYERS says.
+inline std::optional<int> TestLayers() {
+  const char* const text = std::getenv("ALUDEL_TEST_LAYERS");
+  int layers = 0;
+  if (text == nullptr || !absl::SimpleAtoi(text, &layers)) return std::nullopt;
+  return layers;
+}
+inline const std::string& EngineModel() {
+  static const std::string directory = [] {
+    if (!TestLayers()) return std::string("deploy/demo/chat");
+    static const TemporaryDirectory first_layers;
+    WriteFirstLayers("deploy/demo/chat", *TestLayers(), first_layers.path());
+    return first_layers.path();
+  }();
+  return directory;
+}
 
 struct Question {
   std::vector<int32_t> prompt;
-  std::vector<int32_t> answer;  // greedy, end token included
+  std::vector<int32_t> answer;  // greedy, over a cache of bf16; at most 24 tokens, end token included
 };
+
+// On the CPU, the prompt in one go, then token by token.
+inline std::vector<int32_t> AnswerOnTheCpu(Transformer& model, std::vector<int32_t> ids) {
+  constexpr size_t kMostTokens = 24;
+  const auto pool = BlockPool::Create(model.device(), model.MakeKvLayout(64, 16, DType::kBf16)).value();
+  BlockTable blocks;
+  EXPECT_TRUE(blocks.Grow(*pool, static_cast<int64_t>(ids.size() + kMostTokens)).ok());
+  std::vector<int32_t> answer;
+  for (int64_t position = 0; answer.size() < kMostTokens; position = static_cast<int64_t>(ids.size()) - 1) {
+    BatchItem item{
+        .ids = absl::MakeConstSpan(ids).subspan(position), .position = position, .blocks = blocks.ids()};
+    item.wants_logits = true;
+    std::vector<float> logits;
+    EXPECT_TRUE(model.Forward(absl::MakeSpan(&item, 1), *pool, &logits).ok());
+    ids.push_back(static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
+    answer.push_back(ids.back());
+    if (answer.back() == model.config().eos_ids[0]) break;
+  }
+  return answer;
+}
 
 inline std::vector<Question> Questions(size_t count) {
   std::vector<Question> questions;
+  std::unique_ptr<Device> cpu;
+  std::unique_ptr<Transformer> first_layers;  // whose answers PyTorch has not given
+  if (TestLayers()) {
+    cpu = OpenDevice({.name = "cpu", .threads = 1}).value();
+    first_layers = Transformer::Load(cpu.get(), EngineModel(), {.compute = DType::kF32}).value();
+  }
   for (const GreedyGolden& golden : LoadGreedyGoldens("chat", count)) {
-    questions.push_back({golden.prompt, golden.answers.at("bf16_kv").tokens});
+    questions.push_back({golden.prompt, first_layers == nullptr
+                                            ? golden.answers.at("bf16_kv").tokens
+                                            : AnswerOnTheCpu(*first_layers, golden.prompt)});
   }
   return questions;
 }
@@ -141,8 +195,8 @@ class EngineTest : public ::testing::Test {
     engine_.reset();
     if (model_ == nullptr) {
       device_ = OpenTestDevice().value();
-      model_ = Transformer::Load(device_.get(), "deploy/demo/chat", {.compute = DType::kF32}).value();
-      tokenizer_ = Tokenizer::Load("deploy/demo/chat").value();
+      model_ = Transformer::Load(device_.get(), EngineModel(), {.compute = DType::kF32}).value();
+      tokenizer_ = Tokenizer::Load(EngineModel()).value();
     }
     engine_ = Engine::Start(model_.get(), tokenizer_.get(), options).value();
   }

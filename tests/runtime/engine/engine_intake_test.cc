@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/stream_marks.h"
 #include "runtime/engine/engine_stats.h"
 #include "tests/runtime/engine/engine_fixture.h"
 
@@ -20,9 +21,18 @@ TEST_F(EngineTest, AppliesAsManyFramesAsASmallPartOfAStepTakes) {
     intake.Push(
         {.id = 1, .header = {}, .header_bytes = {}, .payload = {}, .release = [&released] { ++released; }});
   }
-  EXPECT_FALSE(intake.ApplySome({}, /*step_seconds=*/0).has_value());
+  const auto apply = [&](double step_seconds) {
+    EXPECT_FALSE(intake.ApplySome({}, step_seconds).has_value());
+    EXPECT_TRUE(device_->Synchronize(model_->stream()).ok());
+    intake.Settle();  // what the device has read
+  };
+  apply(/*step_seconds=*/0);
   EXPECT_EQ(released, 8) << "however short a step is";
-  EXPECT_FALSE(intake.ApplySome({}, /*step_seconds=*/3600).has_value());
+  apply(/*step_seconds=*/3600);
+  if (dynamic_cast<StreamMarks*>(device_.get()) != nullptr) {
+    EXPECT_EQ(released, 16) << "what a device takes for a frame is not known";
+    return;
+  }
   EXPECT_EQ(released, 30) << "another step would take longer than all of them";
   EXPECT_EQ(counters.frames_rejected, 30);
   EXPECT_TRUE(intake.empty());
@@ -41,6 +51,8 @@ TEST_F(EngineTest, SecondPartsOfSomeWaitForFirstPartsOfOthers) {
   for (int i = 0; i < 6; ++i) push(i, /*plane=*/1);
   for (int i = 10; i < 15; ++i) push(i, /*plane=*/0);
   intake.ApplySome({}, /*step_seconds=*/0);
+  EXPECT_TRUE(device_->Synchronize(model_->stream()).ok());
+  intake.Settle();
   EXPECT_EQ(released, (std::vector<int>{10, 11, 12, 13, 14, 0, 1, 2}));
   EXPECT_FALSE(intake.empty());
   intake.ReleaseAll();

@@ -35,9 +35,8 @@ class EngineReadingAdapters : public EngineTest {
   // `max_rows`: of a pass.
   void Open(int64_t max_rows) {
     engine_.reset();
-    model_ =
-        Transformer::Load(device_.get(), "deploy/demo/chat", {.compute = DType::kF32, .max_rows = max_rows})
-            .value();
+    model_ = Transformer::Load(device_.get(), EngineModel(), {.compute = DType::kF32, .max_rows = max_rows})
+                 .value();
     readers_.clear();
     for (uint64_t i = 1; i <= 2; ++i) readers_.push_back(Load({.seed = i, .reads_only = true}));
     whole_ = Load({.seed = 3});
@@ -45,7 +44,7 @@ class EngineReadingAdapters : public EngineTest {
   ~EngineReadingAdapters() override { engine_.reset(); }
 
   Adapter Load(MakeAdapterOptions options) {
-    options.base = "deploy/demo/chat";
+    options.base = EngineModel();
     options.out = files_.File(absl::StrCat(made_++));
     options.rank = 4;
     options.strength = 1.0;

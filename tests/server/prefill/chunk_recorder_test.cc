@@ -53,6 +53,26 @@ TEST_F(Recorder, StoresEachChunkWithItsLastFrameAndPassesEverythingOn) {
   EXPECT_EQ(chunks[1].frames->at(1).coverage.token_begin, 4u);
 }
 
+// A device may still be copying into the first while the next are reserved.
+TEST_F(Recorder, StoresFramesThatWereUnderWayTogether) {
+  ChunkRecorder recorder = Record(store_);
+  std::vector<absl::Span<uint8_t>> payloads;
+  for (const size_t bytes : {3, 9}) payloads.push_back(recorder.Reserve(bytes).value());
+  for (uint16_t layer = 0; layer < 2; ++layer) {
+    std::fill(payloads[layer].begin(), payloads[layer].end(), static_cast<uint8_t>(layer + 1));
+  }
+  for (uint16_t layer = 0; layer < 2; ++layer) {
+    ASSERT_TRUE(recorder.Commit({layer, 1, 0, 0, 12}, payloads[layer].size()).ok());
+  }
+  EXPECT_EQ(sink_->payloads, (std::vector<std::vector<uint8_t>>{{1, 1, 1}, std::vector<uint8_t>(9, 2)}));
+  StorePosition at = store_.Begin(codec_, "");
+  const auto chunks = store_.Find(prompt_, absl::InfiniteDuration(), &at);
+  ASSERT_EQ(chunks.size(), 1u);
+  for (int layer = 0; layer < 2; ++layer) {
+    EXPECT_EQ(chunks[0].frames->at(layer).payload, sink_->payloads[layer]);
+  }
+}
+
 TEST_F(Recorder, KeepsNothingFromAHoleOn) {
   ChunkRecorder recorder = Record(store_);
   Frame(recorder, 0, 0, 4);

@@ -210,6 +210,31 @@ TEST_F(Sender, WhatIsReservedCountsBeforeItLeaves) {
   Finish();
 }
 
+// As a device fills them: the second while the first is still coming.
+TEST_F(Sender, FramesThatAreReservedTogetherLeaveInTheirOrder) {
+  Use(Make(256, 512));
+  ASSERT_TRUE(lane_->HasRoom(192, 64));
+  const std::vector<size_t> sizes = {64, 1, 40};
+  std::vector<absl::Span<uint8_t>> places;
+  for (const size_t bytes : sizes) places.push_back(lane_->Reserve(bytes).value());
+  for (uint32_t i = 0; i < sizes.size(); ++i) {
+    std::fill(places[i].begin(), places[i].end(), static_cast<uint8_t>(i));
+  }
+  EXPECT_FALSE(lane_->HasRoom(128, 64)) << "the credit is 256, of which 192 are reserved";
+  for (uint32_t i = 0; i < sizes.size(); ++i) {
+    ASSERT_TRUE(lane_->Commit({.token_begin = i, .tokens = 1}, sizes[i]).ok());
+  }
+  EXPECT_TRUE(lane_->HasRoom(64, 64));
+  EXPECT_TRUE(Finish().status.ok());
+  const auto messages = inbox_.messages();
+  ASSERT_EQ(messages.size(), sizes.size());
+  for (uint32_t i = 0; i < sizes.size(); ++i) {
+    EXPECT_TRUE(VerifyFrame(messages[i].header, messages[i].payload).ok());
+    EXPECT_EQ(DecodeFrameHeader(messages[i].header)->coverage.token_begin, i);
+    EXPECT_EQ(messages[i].payload, std::vector<uint8_t>(sizes[i], static_cast<uint8_t>(i)));
+  }
+}
+
 TEST_F(Sender, NobodyHearsOfRoomAfterTheEnd) {
   Use(Make(0));
   EXPECT_FALSE(lane_->HasRoom(64, 64));

@@ -132,6 +132,28 @@ TEST_F(Upgrades, SecondPartsLeaveBehindAllFirstOnesInTheirOrder) {
   }
 }
 
+TEST_F(Upgrades, FramesThatAreReservedTogetherAreSplitInTheirOrder) {
+  std::vector<absl::Span<uint8_t>> places;
+  for (const uint8_t mark : {1, 2, 3}) {
+    places.push_back(first_->Reserve(Whole(mark).size()).value());
+    const std::vector<uint8_t> whole = Whole(mark);
+    std::copy(whole.begin(), whole.end(), places.back().begin());
+  }
+  for (uint32_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(first_->Commit({.layers = 2, .token_begin = i, .tokens = 1}, Whole(1).size()).ok());
+  }
+  Send();
+  ASSERT_TRUE(Done());
+  EXPECT_TRUE(Finish().status.ok());
+  const auto frames = inbox_.frames();
+  ASSERT_EQ(frames.size(), 6u);
+  for (uint32_t i = 0; i < 6; ++i) {
+    const auto mark = static_cast<uint8_t>(1 + i % 3);
+    EXPECT_THAT(frames[i].second, ElementsAreArray(i < 3 ? First(mark) : Second(mark))) << i;
+    EXPECT_EQ(frames[i].first.token_begin, i % 3);
+  }
+}
+
 TEST_F(Upgrades, WaitForCreditAndGoOnWithIt) {
   lane_ = nullptr;
   first_ = nullptr;

@@ -14,7 +14,8 @@
 // Nothing runs when it is enqueued. A stream is a queue, and its work runs when the host waits for it, or earlier, at
 // moments that a seed draws, as far as its own order and events allow: work that lacks an order meets operands that are
 // not there yet, or no longer. Device memory is a mapping of its own for each allocation: it begins as NaN, ends with a
-// page that nothing may touch, and is taken away when it is freed, so that a late use of it crashes.
+// page that nothing may touch, and is taken away when it is freed, so that a late use of it crashes. An allocation from a pool
+// comes behind the latest free, unless the pool was told otherwise: then it takes other memory.
 //
 // The process ends with a message at what a GPU would refuse or let pass in silence: calls that are illegal while their
 // thread captures, launches beyond the limits of compute capability 9.0 or of the kernel's own bounds, a kernel that has no
@@ -42,6 +43,7 @@ struct Counts {
   int64_t copied_bytes = 0;  // between host and device, either way
   int64_t allocations = 0;   // of device memory
   int64_t waits = 0;         // calls that make the host wait for work
+  int64_t stalls = 0;        // of them, those that there was work for
   // What the host asked for one by one: kernels and products outside graphs, copies, and graphs.
   int64_t enqueued = 0;
 

@@ -87,36 +87,6 @@ TEST(FakeCudaDeathTest, WorkIsDoneInAnOrderThatTheHostHasNotAskedFor) {
   EXPECT_DEATH(cudaStreamSynchronize(stream), "a stream that is no more");
 }
 
-TEST(FakeCuda, MemoryIsFreedBehindTheStreamsThatUseIt) {
-  const auto device = Open();
-  const Stream stream = device->CreateStream().value();
-  for (int i = 0; i < 100; ++i) {
-    const std::vector<float> ones(1000, 1.0f);
-    Buffer buffer = device->Allocate(4000).value();
-    device->CopyToDevice(buffer.data(), ones.data(), 4000, stream);
-    Buffer copy = device->Allocate(4000).value();
-    device->Copy(copy.data(), buffer.data(), 4000, stream);
-    // `buffer` goes while the copy from it may be under way.
-    buffer = Buffer();
-    std::vector<float> found(1000);
-    device->CopyToHost(found.data(), copy.data(), 4000, stream);
-    ASSERT_TRUE(device->Synchronize(stream).ok());
-    ASSERT_EQ(found, ones);
-  }
-  device->DestroyStream(stream);
-}
-
-TEST(FakeCuda, MemoryThatIsNotThereIsAStatus) {
-  const auto device = Open();
-  FailAllocationsAbove(1 << 20);
-  EXPECT_EQ(device->Allocate(2 << 20).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(device->Allocate(1 << 20).ok());
-  Heal();
-  EXPECT_TRUE(device->Allocate(2 << 20).ok());
-  EXPECT_GT(FreeDeviceMemory("cuda:0").value_or(0), 1 << 30);
-  EXPECT_FALSE(FreeDeviceMemory("cpu").has_value());
-}
-
 // What a step of a decoder asks of the driver; the demo model has eight layers.
 TEST(FakeCuda, StepsOfTheDemoModel) {
   TestModel chat("deploy/demo/chat", {.max_rows = 64}, DType::kBf16, 256);

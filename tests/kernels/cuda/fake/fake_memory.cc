@@ -131,8 +131,10 @@ cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t) {
   FAKE_ENTER();
   return Allocate(data, bytes);
 }
-cudaError_t cudaMallocFromPoolAsync(void** data, size_t bytes, cudaMemPool_t, cudaStream_t) {
+cudaError_t cudaMallocFromPoolAsync(void** data, size_t bytes, cudaMemPool_t, cudaStream_t stream) {
   FAKE_ENTER();
+  const bool waits = world.waits_for_frees && world.freed != nullptr && !world.freed->done;
+  if (waits) Enqueue(stream, {"allocation", nullptr, nullptr, world.freed}, false);
   return Allocate(data, bytes);
 }
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
@@ -160,7 +162,8 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
     Unmap(data);
     return world.sticky;
   }
-  Enqueue(stream, {"free", [data] { Unmap(data); }, nullptr, nullptr}, false);
+  world.freed = std::make_shared<Mark>(Mark{true, false, stream});
+  Enqueue(stream, {"free", [data] { Unmap(data); }, world.freed, nullptr}, false);
   return cudaSuccess;
 }
 
@@ -169,7 +172,13 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
   *pool = reinterpret_cast<cudaMemPool_t>(uintptr_t{0x100});
   return cudaSuccess;
 }
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, void* value) {
+  FAKE_ENTER();
+  if (attribute == cudaMemPoolReuseAllowInternalDependencies) {
+    world.waits_for_frees = *static_cast<int*>(value) != 0;
+  }
+  return cudaSuccess;
+}
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t) { return cudaSuccess; }
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
@@ -244,7 +253,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   // To pageable memory it is there when the call returns.
   if (kind == cudaMemcpyDeviceToHost && !IsPinned(to, bytes)) {
     CheckNotCapturing("a copy to pageable memory");
-    ++world.counts.waits;
+    CountWait(stream, nullptr);
     Drain(stream, nullptr);
   }
   return cudaSuccess;

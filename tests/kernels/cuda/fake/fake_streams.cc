@@ -98,6 +98,12 @@ void Drain(cudaStream_t stream, const std::shared_ptr<Mark>& mark) {
   }
 }
 
+void CountWait(cudaStream_t stream, const std::shared_ptr<Mark>& mark) {
+  Counts& counts = TheWorld().counts;
+  ++counts.waits;
+  counts.stalls += mark == nullptr ? !QueueOf(stream).work.empty() : !mark->done;
+}
+
 bool IsCapturing(cudaStream_t stream) { return QueueOf(stream).capturing != nullptr; }
 
 void CheckNotCapturing(const char* call) {
@@ -191,9 +197,12 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   FAKE_ENTER();
   CheckNotCapturing("cudaStreamSynchronize");
-  ++world.counts.waits;
   // Copies of the legacy stream have run when they return, and no stream of ours is ordered by it.
-  if (stream == cudaStreamLegacy) return cudaSuccess;
+  if (stream == cudaStreamLegacy) {
+    ++world.counts.waits;
+    return cudaSuccess;
+  }
+  CountWait(stream, nullptr);
   Drain(stream, nullptr);
   return world.sticky;
 }
@@ -243,7 +252,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   CheckNotCapturing("cudaEventSynchronize");
   const std::shared_ptr<Mark> mark = Find(world.events, event, "an event")->mark;
   if (!mark->recorded) return cudaSuccess;
-  ++world.counts.waits;
+  CountWait(mark->stream, mark);
   if (!mark->done) Drain(mark->stream, mark);
   return world.sticky;
 }

@@ -68,6 +68,8 @@ struct World {
   std::map<const char*, size_t> registered;     // host memory of cudaHostRegister
   std::map<const void*, std::string> kernels;   // by the host's function
   std::map<const void*, size_t> shared_limits;  // cudaFuncSetAttribute
+  std::shared_ptr<Mark> freed;                  // of the latest cudaFreeAsync; null: there was none
+  bool waits_for_frees = true;                  // cudaMemPoolReuseAllowInternalDependencies of the one pool
   Counts counts;
   size_t most_bytes = SIZE_MAX;
   int64_t launches_left = INT64_MAX;
@@ -92,6 +94,9 @@ cudaError_t CountLaunch(const std::string& name);
 
 // Of what runs now.
 void AddCost(const std::string& name, const Cost& cost);
+
+// Counts a call that waits until `mark` of the stream is done; null: for all of the stream.
+void CountWait(cudaStream_t stream, const std::shared_ptr<Mark>& mark);
 
 // Whether what is enqueued goes into a graph.
 bool IsCapturing(cudaStream_t stream);

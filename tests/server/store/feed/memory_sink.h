@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "runtime/codec/codec.h"
@@ -13,12 +14,12 @@ class MemorySink : public FrameSink {
  public:
   absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override {
     if (coverages.size() == fails_after) return absl::UnavailableError("the link has gone");
-    memory_.assign(max_bytes, 0);
-    return absl::MakeSpan(memory_);
+    return absl::MakeSpan(reserved_.emplace_back(max_bytes));
   }
   absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override {
     coverages.push_back(coverage);
-    payloads.emplace_back(memory_.begin(), memory_.begin() + static_cast<int64_t>(bytes));
+    payloads.emplace_back(reserved_.front().begin(), reserved_.front().begin() + static_cast<int64_t>(bytes));
+    reserved_.pop_front();
     return absl::OkStatus();
   }
 
@@ -27,7 +28,7 @@ class MemorySink : public FrameSink {
   size_t fails_after = 100;
 
  private:
-  std::vector<uint8_t> memory_;
+  std::deque<std::vector<uint8_t>> reserved_;  // oldest first
 };
 
 }  // namespace aludel
