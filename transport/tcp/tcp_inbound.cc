@@ -1,5 +1,6 @@
 #include "transport/tcp/tcp_inbound.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "transport/monotonic_clock.h"
@@ -62,13 +63,15 @@ void TcpInbound::SetDeadline() {
     deadline_ = absl::InfiniteFuture();
     return;
   }
+  const absl::Time now = MonotonicNow();
   if (parser_.under_way() != timed_) {
     timed_ = parser_.under_way();
-    timed_from_ = MonotonicNow();
+    timed_from_ = now;
     timed_bytes_ = parser_.payload_left();
   }
   const auto come = static_cast<double>(timed_bytes_ - parser_.payload_left());
-  deadline_ = timed_from_ + limits_.receive + absl::Seconds(come / kLeastRate);
+  // One that came fast and stops has no more time for that.
+  deadline_ = std::min(timed_from_ + absl::Seconds(come / kLeastRate), now) + limits_.receive;
 }
 
 absl::Status TcpInbound::Welcome() {

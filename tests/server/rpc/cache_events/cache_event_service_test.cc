@@ -109,8 +109,8 @@ TEST_F(CacheEventServiceTest, AReaderThatDoesNotReadCostsNothingAndHasASnapshotL
   }
   slow.ReadUntil(1'499'999);
   EXPECT_EQ(slow.keys.size(), 100u);
-  // What gRPC had taken before it stopped, and one snapshot.
-  EXPECT_LT(slow.bytes, 4u << 20);
+  // What gRPC and the sockets had taken before they stopped, some megabytes, and one snapshot.
+  EXPECT_LT(slow.bytes, 10u << 20);
 }
 
 TEST_F(CacheEventServiceTest, OthersDoNotWaitForIt) {
