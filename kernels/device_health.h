@@ -15,7 +15,7 @@ namespace aludel {
 absl::Status LostDevice();
 void ReportLostDevice(const absl::Status& error);
 
-// Products that the GPU's library had no algorithm for, which a kernel does that is many times slower. A shape counts once
+// Products that the GPU's library had no algorithm for, which a kernel of ours does (GemmEngine says which). A shape counts once
 // for each device that met it, and of a device's the first 1,024.
 struct SlowProducts {
   int64_t shapes = 0;

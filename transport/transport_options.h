@@ -54,8 +54,8 @@ struct TransportOptions {
   LinkEmulation link;  // of each channel
   // A payload that has not arrived so long after its OnHeader ends with an error, and its
   // connection is closed: a sender that hangs must not keep the receiver's memory for ever. Over TCP what has come of it gives it
-  // a second more for each 125,000 bytes (1 Mb/s), so long as more comes: a large one over a slow link does not end what shares the
-  // connection.
+  // a second more for each 125,000 bytes (1 Mb/s), so long as more comes: a large one over a slow link does not end
+  // what shares the connection.
   absl::Duration receive_timeout = absl::Seconds(60);  // not on loopback
 };
 

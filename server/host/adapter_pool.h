@@ -59,8 +59,8 @@ class AdapterPool {
   // FailedPrecondition where another of this name is, of another directory or `cache`; InvalidArgument and NotFound as
   // ServedAdapter::Check.
   absl::Status Add(const std::string& name, const std::string& directory, CacheOf cache = CacheOf::kAdapter);
-  // Forgets it, so that no request can name it from now on. Those that run or wait end with it. NotFound where it is not
-  // known.
+  // Forgets it, so that no request can name it from now on. Those that run or wait end with it.
+  // NotFound where it is not known.
   absl::Status Remove(const std::string& name);
 
   // Gives `ready` the adapter: at once, where it is on the device and none waits too long. Else once it is there, or
