@@ -6,6 +6,12 @@ the loss is what the decoder cannot predict, and bytes buy little. About 20 minu
 there already are not repeated.
 
     deploy/demo/ablate.py [--out DIR] [--bin DIR]
+
+Another pair has its own rates and flags; what stands behind -- goes to every calibration, and a variant's own flags
+go before it:
+
+    deploy/demo/ablate.py --producer BASE --consumer TUNE --data prompts.jsonl --rates 400,780 --only '^(none|3|6 off)' \\
+        -- --compute bf16 --group-layers 5 --recomputed-layers 2 --sensitivity-prompts 0
 """
 
 import argparse
@@ -18,7 +24,6 @@ from pathlib import Path
 from typing import List, Tuple
 
 ROOT = Path(__file__).resolve().parents[2]
-RATES = (8, 40)  # bytes a token
 ALL = "none: all ingredients, closed-form decoder"
 # What is switched -> flags; the number is that of the ingredient in the method.
 VARIANTS = {
@@ -34,19 +39,23 @@ VARIANTS = {
     "7 on: 4 head and 16 tail tokens recomputed": ["--head-tokens", "4", "--tail-tokens", "16"],
     "11 off: each layer by itself": ["--group-layers", "1"],
 }
+# Of every calibration, where neither a variant nor the command line says otherwise.
+DEFAULTS = ["--recomputed-layers", "0", "--sensitivity-prompts", "100", "--compute-share", "0.3", "--threads", "1"]
 
 
-def calibrate(name: str, rate: int, options: argparse.Namespace, prompts: Path) -> Tuple[float, float]:
+def with_defaults(flags: List[str], defaults: List[str]) -> List[str]:
+    """The flags, and those of the defaults (each with one value) that they do not name."""
+    missing = [pair for pair in zip(defaults[::2], defaults[1::2]) if pair[0] not in flags]
+    return flags + [part for pair in missing for part in pair]
+
+
+def calibrate(name: str, rate: int, options: argparse.Namespace) -> Tuple[float, float]:
     """Bytes a token and KL on held-out prompts."""
     out = options.out / f"{re.sub(chr(92) + 'W+', '-', name)}-{rate}"
-    flags = VARIANTS[name]
-    command: List = [options.bin / "aludel-calibrate", "--producer", ROOT / "deploy/demo/base", "--consumer",
-                     ROOT / "deploy/demo/chat", "--data", prompts, "--out", out, "--work", options.out / "work",
-                     "--keep-work", "--threads", "1", "--format", "aludel-ablation", "--bytes-per-token", rate,
-                     "--compute-share", "0.3"]
-    for flag, value in (("--recomputed-layers", "0"), ("--sensitivity-prompts", "100")):
-        if flag not in flags:
-            command += [flag, value]
+    flags = with_defaults(with_defaults(VARIANTS[name], options.flags), DEFAULTS)
+    command: List = [options.bin / "aludel-calibrate", "--producer", options.producer, "--consumer", options.consumer,
+                     "--data", options.data, "--out", out, "--work", options.out / "work", "--keep-work",
+                     "--format", "aludel-ablation", "--bytes-per-token", rate]
     if "--steps" not in flags:
         command.append("--linear")
     manifest = out / "artifact.json"
@@ -67,22 +76,40 @@ def bytes_at(kl: float, points: List[Tuple[float, float]]) -> str:
     return f"{few * (many / few) ** share:.0f}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "build/ablation")
-    parser.add_argument("--bin", type=Path, default=ROOT / "build/release/bin")
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    prompts = options.out / "calibration-1600.jsonl"
+def demo_prompts(out: Path) -> Path:
+    prompts = out / "calibration-1600.jsonl"
     if not prompts.exists():
         with prompts.open("w") as file:
             subprocess.run([sys.executable, ROOT / "deploy/demo/train/questions.py", "--seed", "1001", "--count", "1600",
                             "--min-tokens", "150"], stdout=file, check=True)
-    print(f"| switched | KL at {RATES[0]} B/token | KL at {RATES[1]} B/token | bytes at equal KL |\n|---|---|---|---|")
+    return prompts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "build/ablation")
+    parser.add_argument("--bin", type=Path, default=ROOT / "build/release/bin")
+    parser.add_argument("--producer", default=ROOT / "deploy/demo/base")
+    parser.add_argument("--consumer", default=ROOT / "deploy/demo/chat")
+    parser.add_argument("--data", type=Path, help="calibration prompts (default: 1,600 of the demo's generator)")
+    parser.add_argument("--rates", default="8,40", help="two, bytes a token (default 8,40)")
+    parser.add_argument("--only", default="", help="regular expression: the variants to compare")
+    parser.add_argument("flags", nargs="*", help="flags of aludel-calibrate, each with its value")
+    options = parser.parse_args()
+    rates = [int(rate) for rate in options.rates.split(",")]
+    if len(rates) != 2 or not 0 < rates[0] < rates[1]:
+        parser.error(f"--rates wants two rising numbers, found {options.rates}")
+    if len(options.flags) % 2:
+        parser.error("behind -- every flag wants one value")
+    options.out.mkdir(parents=True, exist_ok=True)
+    options.data = options.data or demo_prompts(options.out)
+    print(f"| switched | KL at {rates[0]} B/token | KL at {rates[1]} B/token | bytes at equal KL |\n|---|---|---|---|")
     target = None
     for name in VARIANTS:
-        points = [calibrate(name, rate, options, prompts) for rate in RATES]
-        if target is None:  # all ingredients at the middle of the two rates
+        if not re.search(options.only, name):
+            continue
+        points = [calibrate(name, rate, options) for rate in rates]
+        if target is None:  # the first variant's at the middle of the two rates
             target = math.sqrt(points[0][1] * points[1][1])
         print(f"| {name} | {points[0][1]:.4f} | {points[1][1]:.4f} | {bytes_at(target, points)} |", flush=True)
 

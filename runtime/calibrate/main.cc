@@ -9,6 +9,7 @@
 #include "kernels/cpu/onednn_loader.h"
 #include "runtime/calibrate/aludel_job.h"
 #include "runtime/calibrate/calibrate_job.h"
+#include "runtime/calibrate/fit/blas_kernels.h"
 #include "runtime/calibrate/fit/dense.h"
 #include "runtime/calibrate/kvtc_job.h"
 #include "runtime/calibrate/repack_job.h"
@@ -457,6 +458,7 @@ absl::Status Run(int argc, char** argv) {
 }  // namespace aludel
 
 int main(int argc, char** argv) {
+  aludel::StartWithBetterBlasKernels(argv);
   const absl::Status status = aludel::Run(argc, argv);
   if (status.ok()) return 0;
   std::fprintf(stderr, "aludel-calibrate: %s\n", std::string(status.message()).c_str());
