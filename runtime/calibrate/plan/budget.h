@@ -25,7 +25,7 @@ struct BudgetChoice {
 };
 
 // The job's own figures; and what is left of them at `dial`, 0 to 1. Of passages to tune by some or none are left, and no
-// part of one.
+// part of one, and the prompts that closed forms are fitted to shrink later than they.
 BudgetChoice WholeJob(const PlanInput& input);
 BudgetChoice AtDial(const PlanInput& input, double dial);
 

@@ -298,6 +298,9 @@ TEST_F(CalibrationPlanTest, ABudgetCutsNoPassageAndLeavesEnoughToLearnFromOrNone
   EXPECT_EQ(AtDial(input, 0.4).more, 80);
   EXPECT_EQ(AtDial(input, 0.39).more, 0) << "seven of them";
   EXPECT_EQ(AtDial(input, 0.005).more, 0);
+  // Closed forms before tuning.
+  EXPECT_EQ(AtDial(input, 0.25).train, static_cast<int64_t>(input.train.size()) * 3 / 4);
+  EXPECT_EQ(AtDial(input, 0.4).train, static_cast<int64_t>(input.train.size()));
   job_.retune = true;
   EXPECT_EQ(AtDial(input, 0.46).more, 90);
   EXPECT_EQ(AtDial(input, 0.005).more, 80) << "it would do nothing";
