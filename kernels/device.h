@@ -70,6 +70,10 @@ class Device {
   virtual absl::StatusOr<Buffer> Allocate(size_t bytes) = 0;
   virtual void Free(void* data) = 0;
 
+  // Gives what was freed back to whoever else wants memory (FreeDeviceMemory counts it from then on); waits for the work that
+  // uses it still. Without it a device may keep that for later allocations.
+  virtual void ReleaseFreed() {}
+
   virtual absl::StatusOr<Stream> CreateStream() = 0;
   virtual void DestroyStream(Stream stream) = 0;
   // Host memory must stay alive until Synchronize(stream) has returned.

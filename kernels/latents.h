@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/host_device.h"
 
@@ -15,10 +16,12 @@ struct LatentPlane {
   uint32_t high_offset = 0;  // 0: none
   uint8_t bits = 0;          // codes lie in [-2^(bits-1), 2^(bits-1) - 1]; at most 16
   uint8_t width = 0;         // 8 where there is a high_offset
+  uint16_t unused = 0;       // instead of padding: tables of planes that say the same are the same bytes
 
   // Bits of a token in both planes together.
   ALUDEL_HOST_DEVICE int stored_bits() const { return width + (high_offset > 0 ? 8 : 0); }
 };
+static_assert(std::has_unique_object_representations_v<LatentPlane>);
 
 // Of z * inverse_step: to the nearest, ties to even, then into the range; NaN becomes 0. Without calls or
 // branches, so that loops of it become vectors.

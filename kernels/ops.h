@@ -113,6 +113,9 @@ class Ops {
   virtual absl::Status PackFp8Rows(const Fp8Rows& host_rows, int64_t row_begin, PackedMatrix& w) = 0;
   // Whether products of kFp8 are made for speed here, so that what a checkpoint stores in FP8 is best kept so.
   virtual bool KeepsFp8() const = 0;
+  // Whether what products leave of bf16 is best rounded to bf16 at once: here rows go through memory between two operations,
+  // and their bytes are what those take. Elsewhere they stay in a cache, in f32.
+  virtual bool KeepsNarrow() const = 0;
 
   // Both for a whole matrix.
   absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const TensorView& host_weights, WeightFormat format) {
@@ -167,6 +170,19 @@ class Ops {
   // rounds to its own numbers. k and v are not changed.
   virtual void RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTable& rope,
                            absl::Span<const SequenceRows> sequences, const PagedKv& kv, Stream stream) = 0;
+
+  // The same of several layers, whose rows lie side by side: `rows` [rows, layers * 2 * kv_heads * head_dim] = K, V of the first
+  // layer, K, V of the next. Their pages are of one shape and as far apart as those of the first two, as in one pool.
+  virtual void RopeWriteLayers(const TensorView& rows, const RopeTable& rope,
+                               absl::Span<const SequenceRows> sequences, absl::Span<const PagedKv> layers,
+                               Stream stream) {
+    int64_t column = 0;
+    for (const PagedKv& kv : layers) {
+      const int64_t kv_dim = int64_t{kv.kv_heads} * kv.head_dim;
+      RopeWriteKv(rows.Cols(column, kv_dim), rows.Cols(column + kv_dim, kv_dim), rope, sequences, kv, stream);
+      column += 2 * kv_dim;
+    }
+  }
 
   // out[t, h, :] = softmax(scale * q[t, h] . K[0..pos(t)]) V, causal, grouped queries, over pages that
   // already hold these rows. q and out [rows, heads * head_dim].

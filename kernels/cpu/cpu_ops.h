@@ -25,6 +25,7 @@ class CpuOps final : public Ops {
                                                           WeightFormat format) override;
   absl::Status PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) override;
   absl::Status PackFp8Rows(const Fp8Rows& host_rows, int64_t row_begin, PackedMatrix& w) override;
+  bool KeepsNarrow() const override { return false; }
   bool KeepsFp8() const override { return false; }
   void Embed(absl::Span<const int32_t> ids, const PackedMatrix& table, const TensorView& out,
              Stream) override;

@@ -41,6 +41,7 @@ class CudaDevice final : public Device, public ReplayKinds, public StreamMarks {
 
   absl::StatusOr<Buffer> Allocate(size_t bytes) override;
   void Free(void* data) override;
+  void ReleaseFreed() override;
 
   absl::StatusOr<Stream> CreateStream() override;
   void DestroyStream(Stream stream) override;
@@ -183,6 +184,13 @@ void CudaDevice::Free(void* data) {
   follow(*default_stream_);
   for (const auto& stream : streams_) follow(*stream);
   cudaFreeAsync(data, freeing_);
+}
+
+void CudaDevice::ReleaseFreed() {
+  // As in Free: an error here is one that the next Synchronize reports.
+  cudaSetDevice(ordinal_);
+  cudaStreamSynchronize(freeing_);
+  if (cudaMemPoolTrimTo(pool_, 0) != cudaSuccess) cudaGetLastError();
 }
 
 absl::StatusOr<Stream> CudaDevice::CreateStream() {

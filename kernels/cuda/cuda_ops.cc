@@ -16,19 +16,6 @@ namespace {
 // Row numbers of either width.
 constexpr auto kCopyRows = [](const auto&... args) { return LaunchCopyRows(args...); };
 
-// What was staged before is recognized by its bytes, so that those between a plane's members must not be what memory held.
-const LatentPlane* StagePlanes(absl::Span<const LatentPlane> planes, CudaStream& stream) {
-  std::vector<char> memory(planes.size() * sizeof(LatentPlane));
-  auto* const staged = reinterpret_cast<LatentPlane*>(memory.data());
-  for (size_t i = 0; i < planes.size(); ++i) {
-    staged[i].offset = planes[i].offset;
-    staged[i].high_offset = planes[i].high_offset;
-    staged[i].bits = planes[i].bits;
-    staged[i].width = planes[i].width;
-  }
-  return StageSpan(absl::MakeConstSpan(staged, planes.size()), stream);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(Device* device, int ordinal,
@@ -107,6 +94,34 @@ void CudaOps::Rope(const TensorView& q, int head_dim, const RopeTable& rope,
 
 void CudaOps::RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTable& rope,
                           absl::Span<const SequenceRows> sequences, const PagedKv& kv, Stream stream) {
+  WriteRun(k, v, rope, sequences, kv, {1, 0, 0}, stream);
+}
+
+void CudaOps::RopeWriteLayers(const TensorView& rows, const RopeTable& rope,
+                              absl::Span<const SequenceRows> sequences, absl::Span<const PagedKv> layers,
+                              Stream stream) {
+  if (layers.empty()) return;
+  const PagedKv& first = layers.front();
+  const int64_t kv_dim = int64_t{first.kv_heads} * first.head_dim;
+  const auto count = static_cast<int64_t>(layers.size());
+  ALUDEL_CHECK(rows.cols == count * 2 * kv_dim);
+  const auto behind = [](const void* page, const void* of) {
+    return static_cast<const char*>(page) - static_cast<const char*>(of);
+  };
+  const int64_t page_bytes = count > 1 ? behind(layers[1].k, first.k) : 0;
+  for (int64_t i = 0; i < count; ++i) {
+    ALUDEL_CHECK(layers[i].dtype == first.dtype && layers[i].block_tokens == first.block_tokens &&
+                 layers[i].kv_heads == first.kv_heads && layers[i].head_dim == first.head_dim);
+    ALUDEL_CHECK(behind(layers[i].k, first.k) == i * page_bytes &&
+                 behind(layers[i].v, first.v) == i * page_bytes);
+  }
+  WriteRun(rows.Cols(0, kv_dim), rows.Cols(kv_dim, kv_dim), rope, sequences, first,
+           {static_cast<int>(count), 2 * kv_dim, page_bytes}, stream);
+}
+
+void CudaOps::WriteRun(const TensorView& k, const TensorView& v, const RopeTable& rope,
+                       absl::Span<const SequenceRows> sequences, const PagedKv& kv, const LayerRun& run,
+                       Stream stream) {
   const int64_t kv_dim = int64_t{kv.kv_heads} * kv.head_dim;
   ALUDEL_CHECK(k.cols == kv_dim && v.cols == kv_dim && k.rows == v.rows);
   ALUDEL_CHECK(static_cast<int>(rope.inverse_frequency.size()) * 2 == kv.head_dim);
@@ -117,7 +132,7 @@ void CudaOps::RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTa
   const SequenceTable table = StageSequences(sequences, state);
   if (frequencies == nullptr || table.entries == nullptr) return;
   state.Launch("launch RopeWriteKv", LaunchRopeWriteKv, k, v, frequencies, rope.attention_factor, table,
-               PlanesOf(kv));
+               PlanesOf(kv), run);
 }
 
 void CudaOps::SiluMul(const TensorView& gate_up, const TensorView& out, Stream stream) {
@@ -161,7 +176,7 @@ void CudaOps::PackLatents(const TensorView& z, float inverse_step, absl::Span<co
   ALUDEL_CHECK(z.cols == static_cast<int64_t>(planes.size()));
   if (z.rows == 0 || planes.empty()) return;
   CudaStream& state = Enter(stream);
-  const LatentPlane* staged = StagePlanes(planes, state);
+  const LatentPlane* staged = StageSpan(planes, state);
   if (staged == nullptr) return;
   state.Launch("launch PackLatents", LaunchPackLatents, z, inverse_step, staged, bytes);
 }
@@ -171,7 +186,7 @@ void CudaOps::UnpackLatents(const uint8_t* bytes, absl::Span<const LatentPlane> 
   ALUDEL_CHECK(z.cols == static_cast<int64_t>(planes.size()));
   if (z.rows == 0 || planes.empty()) return;
   CudaStream& state = Enter(stream);
-  const LatentPlane* staged = StagePlanes(planes, state);
+  const LatentPlane* staged = StageSpan(planes, state);
   if (staged == nullptr) return;
   state.Launch("launch UnpackLatents", LaunchUnpackLatents, bytes, staged, first, step, z);
 }

@@ -33,6 +33,7 @@ class CudaOps final : public Ops, public FusedDecode, public TrainingOps {
   absl::Status PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) override;
   absl::Status PackFp8Rows(const Fp8Rows& host_rows, int64_t row_begin, PackedMatrix& w) override;
   bool KeepsFp8() const override;
+  bool KeepsNarrow() const override { return true; }
   void Embed(absl::Span<const int32_t> ids, const PackedMatrix& table, const TensorView& out,
              Stream stream) override;
   void RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out,
@@ -48,6 +49,9 @@ class CudaOps final : public Ops, public FusedDecode, public TrainingOps {
             absl::Span<const SequenceRows> sequences, Stream stream) override;
   void RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTable& rope,
                    absl::Span<const SequenceRows> sequences, const PagedKv& kv, Stream stream) override;
+  void RopeWriteLayers(const TensorView& rows, const RopeTable& rope,
+                       absl::Span<const SequenceRows> sequences, absl::Span<const PagedKv> layers,
+                       Stream stream) override;
   void Attention(const TensorView& q, const AttentionParams& params, absl::Span<const SequenceRows> sequences,
                  const PagedKv& kv, const TensorView& out, Stream stream) override;
   void SiluMul(const TensorView& gate_up, const TensorView& out, Stream stream) override;
@@ -82,6 +86,10 @@ class CudaOps final : public Ops, public FusedDecode, public TrainingOps {
   CudaOps(Device* device, int ordinal, int multiprocessors, bool wgmma, CudaStream* default_stream,
           std::unique_ptr<GemmEngine> gemm, std::unique_ptr<Fp8Gemm> fp8);
 
+  // RopeWriteKv of `run` layers, of which k, v and kv are the first one's.
+  void WriteRun(const TensorView& k, const TensorView& v, const RopeTable& rope,
+                absl::Span<const SequenceRows> sequences, const PagedKv& kv, const LayerRun& run,
+                Stream stream);
   // PackRows into a matrix of kFp8.
   absl::Status PackAsFp8(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w);
 

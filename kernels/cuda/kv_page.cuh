@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/element.cuh"
+#include "kernels/cuda/vector.cuh"
 #include "kernels/cuda/warp.cuh"
 #include "kernels/fp8_pages.h"
 
@@ -12,6 +13,12 @@ namespace aludel::cuda {
 
 __device__ inline float Load(const Fp8* p) { return FromFp8(*p); }
 __device__ inline void Store(Fp8* p, float value) { *p = ToFp8(value); }
+__device__ inline void StoreVector(Fp8* p, const float (&x)[kVector]) {
+  uint32_t words[kVector / 4] = {};
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) words[i / 4] |= uint32_t{ToFp8(x[i]).bits} << i % 4 * 8;
+  *reinterpret_cast<uint64_t*>(p) = words[0] | static_cast<uint64_t>(words[1]) << 32;
+}
 
 // A number of a row of K (before RoPE) or V as pages take it: rounded as it would have come over the wire, see ops.h.
 template <typename Page>

@@ -26,9 +26,10 @@ cudaError_t LaunchNorm(const TensorView& x, int64_t width, const float* weight, 
 cudaError_t LaunchRope(const TensorView& q, int head_dim, const float* inverse_frequency,
                        float attention_factor, const SequenceTable& table, cudaStream_t stream);
 
+// k, v and kv of the first of `run`.
 cudaError_t LaunchRopeWriteKv(const TensorView& k, const TensorView& v, const float* inverse_frequency,
                               float attention_factor, const SequenceTable& table, const KvPlanes& kv,
-                              cudaStream_t stream);
+                              const LayerRun& run, cudaStream_t stream);
 
 constexpr int kMaxAttentionHeadDim = 256;
 

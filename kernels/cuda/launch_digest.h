@@ -27,6 +27,12 @@ H AbslHashValue(H h, const KvPlanes& kv) {
 }
 
 template <typename H>
+H AbslHashValue(H h, const LayerRun& run) {
+  const auto& [layers, columns, page_bytes] = run;
+  return H::combine(std::move(h), layers, columns, page_bytes);
+}
+
+template <typename H>
 H AbslHashValue(H h, const SequenceTable& table) {
   const auto& [first_token, entries, blocks, count, tokens] = table;
   return H::combine(std::move(h), first_token, entries, blocks, count, tokens);

@@ -7,20 +7,26 @@ namespace {
 
 constexpr unsigned kThreads = 128;
 
-template <typename T>
+template <typename T, bool kVectors>
 __global__ void Rope(T* q, int64_t stride, int heads, int half, const float* inverse_frequency,
                      float attention_factor, SequenceTable table) {
   extern __shared__ float shared[];
-  RotateToken(q, stride, heads, half, inverse_frequency, attention_factor, table, shared);
+  RotateToken<T, kVectors>(q, stride, heads, half, inverse_frequency, attention_factor, table, shared);
 }
 
-template <typename In, typename V, typename Page>
+template <typename In, typename V, typename Page, bool kVectors>
 __global__ void RopeWriteKv(const In* k, int64_t k_stride, const V* v, int64_t v_stride,
                             const float* inverse_frequency, float attention_factor, SequenceTable table,
-                            KvPlanes kv) {
+                            KvPlanes kv, LayerRun run) {
   extern __shared__ float shared[];
-  RotateAndWriteToken<In, V, Page>(k, k_stride, v, v_stride, inverse_frequency, attention_factor, table, kv,
-                                   shared);
+  RotateAndWriteToken<In, V, Page, kVectors>(k, k_stride, v, v_stride, inverse_frequency, attention_factor,
+                                             table, kv, run, shared);
+}
+
+// Whether all pages of all layers lie on 16 bytes, in heads whose halves are whole vectors.
+bool TakesVectors(const KvPlanes& kv, const LayerRun& run) {
+  return kv.head_dim / 2 % kVector == 0 && run.columns % kVector == 0 && run.page_bytes % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(kv.k) % 16 == 0 && reinterpret_cast<uintptr_t>(kv.v) % 16 == 0;
 }
 
 }  // namespace
@@ -30,8 +36,10 @@ cudaError_t LaunchRope(const TensorView& q, int head_dim, const float* inverse_f
   if (table.tokens == 0) return cudaSuccess;
   const auto grid = static_cast<unsigned>(table.tokens);
   return WithElementType(q.dtype, [&](auto* type) {
-    Rope<<<grid, kThreads, head_dim * sizeof(float), stream>>>(
-        static_cast<decltype(type)>(q.data), q.stride, static_cast<int>(q.cols / head_dim), head_dim / 2,
+    using T = std::remove_pointer_t<decltype(type)>;
+    const auto kernel = TakesVectors(q) && head_dim / 2 % kVector == 0 ? Rope<T, true> : Rope<T, false>;
+    kernel<<<grid, kThreads, head_dim * sizeof(float), stream>>>(
+        static_cast<T*>(q.data), q.stride, static_cast<int>(q.cols / head_dim), head_dim / 2,
         inverse_frequency, attention_factor, table);
     return cudaGetLastError();
   });
@@ -39,18 +47,20 @@ cudaError_t LaunchRope(const TensorView& q, int head_dim, const float* inverse_f
 
 cudaError_t LaunchRopeWriteKv(const TensorView& k, const TensorView& v, const float* inverse_frequency,
                               float attention_factor, const SequenceTable& table, const KvPlanes& kv,
-                              cudaStream_t stream) {
+                              const LayerRun& run, cudaStream_t stream) {
   if (table.tokens == 0) return cudaSuccess;
   const auto grid = static_cast<unsigned>(table.tokens);
+  const bool vectors = TakesVectors(k) && TakesVectors(v) && TakesVectors(kv, run);
   return WithElementType(k.dtype, [&](auto* k_type) {
     return WithElementType(v.dtype, [&](auto* v_type) {
       return WithPageType(kv.dtype, [&](auto* page_type) {
         using In = std::remove_pointer_t<decltype(k_type)>;
         using V = std::remove_pointer_t<decltype(v_type)>;
         using Page = std::remove_pointer_t<decltype(page_type)>;
-        RopeWriteKv<In, V, Page><<<grid, kThreads, kv.head_dim * sizeof(float), stream>>>(
+        const auto kernel = vectors ? RopeWriteKv<In, V, Page, true> : RopeWriteKv<In, V, Page, false>;
+        kernel<<<grid, kThreads, kv.head_dim * sizeof(float), stream>>>(
             static_cast<const In*>(k.data), k.stride, static_cast<const V*>(v.data), v.stride,
-            inverse_frequency, attention_factor, table, kv);
+            inverse_frequency, attention_factor, table, kv, run);
         return cudaGetLastError();
       });
     });

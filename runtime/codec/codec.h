@@ -40,6 +40,8 @@ class KvEncoder {
  public:
   virtual ~KvEncoder() = default;
   virtual absl::Status Encode(const LayerSlice& slice, FrameSink& sink) = 0;
+  // As LayerObserver::KvRows.
+  virtual TensorView KvRows(int /*layer*/) { return {}; }
 };
 
 // The consumer's cache as a decoder sees it: pages to fill, and the model that owns them.

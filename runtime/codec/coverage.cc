@@ -18,6 +18,7 @@ std::optional<LayerSlice> ClipSlice(const LayerSlice& slice, int64_t begin, int6
   const int64_t skip = first - slice.token_begin;
   LayerSlice part = slice;
   part.token_begin = first;
+  part.row += skip;
   for (TensorView* view : {&part.h, &part.k, &part.v, &part.x, &part.q}) {
     if (view->data != nullptr) *view = view->Rows(skip, count);
   }

@@ -20,6 +20,7 @@ class EncodingObserver final : public LayerObserver {
   EncodingObserver(int64_t token_begin, std::unique_ptr<KvEncoder> encoder, FrameSink* sink);
 
   absl::Status OnLayer(const LayerSlice& slice) override;
+  TensorView KvRows(int layer) override { return encoder_->KvRows(layer); }
   // Where encoding goes on. Tokens before it may be computed again.
   int64_t token_begin() const { return token_begin_; }
   void Encoded(int64_t token_end) { token_begin_ = std::max(token_begin_, token_end); }

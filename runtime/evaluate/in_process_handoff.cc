@@ -39,6 +39,15 @@ class EncodingObserver : public LayerObserver {
     return absl::OkStatus();
   }
 
+  // The first that wants them somewhere gets them there.
+  TensorView KvRows(int layer) override {
+    for (const auto& encoder : encoders_) {
+      const TensorView rows = encoder->KvRows(layer);
+      if (rows.data != nullptr) return rows;
+    }
+    return {};
+  }
+
  private:
   const Transformer& model_;
   absl::Span<const EncodeTask> tasks_;

@@ -35,6 +35,11 @@ FusedDecode* FusedFor(Ops& ops, const ModelConfig& config, const LayerWeights& w
   return fused;
 }
 
+// Biases and norms of heads are of sums that are not rounded.
+DType RowType(Device& device, const ModelConfig& config, DType compute) {
+  return device.ops().KeepsNarrow() && !config.qkv_bias && !config.qk_norm ? compute : DType::kF32;
+}
+
 // The adapter of the item that `row` of the batch belongs to.
 const LoraWeights* AdapterOf(absl::Span<const SequenceRows> rows, absl::Span<const BatchItem> items,
                              int64_t row) {
@@ -89,6 +94,7 @@ Transformer::Transformer(Device* device, ModelConfig config, const TransformerOp
     : device_(device),
       config_(std::move(config)),
       options_(options),
+      row_type_(RowType(*device_, config_, options_.compute)),
       rope_(MakeRopeFrequencies(config_, context())) {}
 
 Transformer::~Transformer() {
@@ -151,7 +157,26 @@ void Transformer::Multiply(const TensorView& a, int layer,
   if (!updates.empty()) ops.AddLowRank(a, updates, out, stream_);
 }
 
-Transformer::CacheRows Transformer::CacheInput(int layer, const Batch& batch, BlockPool& pool) {
+TensorView Transformer::KvRows(int layer, int64_t rows, absl::Span<const BatchItem> items) const {
+  const int64_t cols = 2 * config_.kv_dim();
+  TensorView wanted;
+  for (const BatchItem& item : items) {
+    if (item.observer == nullptr || !item.observer_status.ok()) continue;
+    const TensorView place = item.observer->KvRows(layer);
+    if (place.data == nullptr || place.data == wanted.data) continue;
+    if (wanted.data != nullptr) {
+      wanted = {};
+      break;
+    }
+    ALUDEL_CHECK(place.dtype == row_type_ && place.cols == cols);
+    wanted = place;
+  }
+  if (wanted.data != nullptr) return wanted.Rows(0, rows);
+  return {work_->kv.data(), row_type_, rows, cols, cols};
+}
+
+Transformer::CacheRows Transformer::CacheInput(int layer, const Batch& batch,
+                                               absl::Span<const BatchItem> items, BlockPool& pool) {
   Ops& ops = device_->ops();
   const LayerWeights& w = weights_->layers[layer];
   const int64_t count = batch.count();
@@ -160,7 +185,7 @@ Transformer::CacheRows Transformer::CacheInput(int layer, const Batch& batch, Bl
   const float eps = static_cast<float>(config_.rms_norm_eps);
   const TensorView x = TensorView::Of(work_->x.as<float>(), count, config_.hidden);
   const TensorView h{work_->h.data(), options_.compute, gemm_rows, config_.hidden, config_.hidden};
-  const TensorView all_kv = TensorView::Of(work_->kv.as<float>(), gemm_rows, 2 * kv_dim);
+  const TensorView all_kv = KvRows(layer, gemm_rows, items);
   ops.RmsNorm(x, w.input_norm.as<float>(), eps, h.Rows(0, count), stream_);
   const float* bias = w.qkv_bias.as<float>();
   Multiply(h, layer, &LayerWeights::kv, &LayerUpdates::kv, bias == nullptr ? nullptr : bias + config_.q_dim(),
@@ -199,9 +224,9 @@ void Transformer::AttendInput(int layer, const Batch& batch, absl::Span<BatchIte
     layers_run_.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  const auto [h, k, v] = CacheInput(layer, batch, pool);
+  const auto [h, k, v] = CacheInput(layer, batch, items, pool);
   const TensorView x = TensorView::Of(work_->x.as<float>(), count, config_.hidden);
-  const TensorView all_q = TensorView::Of(work_->q.as<float>(), h.rows, config_.q_dim());
+  const TensorView all_q{work_->q.data(), QueryType(count), h.rows, config_.q_dim(), config_.q_dim()};
   Multiply(h, layer, &LayerWeights::q, &LayerUpdates::q, w.qkv_bias.as<float>(), /*accumulate=*/false, all_q);
   const TensorView q = all_q.Rows(0, count);
   if (config_.qk_norm) {
@@ -215,7 +240,7 @@ void Transformer::AttendInput(int layer, const Batch& batch, absl::Span<BatchIte
     const int64_t size = batch.rows[i].rows;
     item.observer_status =
         item.observer->OnLayer({layer, item.position, h.Rows(begin, size), k.Rows(begin, size),
-                                v.Rows(begin, size), x.Rows(begin, size), q.Rows(begin, size)});
+                                v.Rows(begin, size), x.Rows(begin, size), q.Rows(begin, size), begin});
   }
 }
 
@@ -228,7 +253,8 @@ void Transformer::FinishLayer(int layer, const Batch& batch, BlockPool& pool) {
   const float eps = static_cast<float>(config_.rms_norm_eps);
   const TensorView x = TensorView::Of(work_->x.as<float>(), gemm_rows, config_.hidden);
   const TensorView h{work_->h.data(), options_.compute, gemm_rows, config_.hidden, config_.hidden};
-  const TensorView q = TensorView::Of(work_->q.as<float>(), count, config_.q_dim());
+  const TensorView q{work_->q.data(), work_->rotated ? DType::kF32 : QueryType(count), count, config_.q_dim(),
+                     config_.q_dim()};
   const TensorView attended{work_->attended.data(), options_.compute, gemm_rows, config_.q_dim(),
                             config_.q_dim()};
   const TensorView gate_up{work_->gate_up.data(), options_.compute, gemm_rows, 2 * config_.ffn,
@@ -421,7 +447,7 @@ absl::Status Transformer::ForwardShallow(absl::Span<BatchItem> items, int layers
     AttendInput(layer, batch, items, pool);
     FinishLayer(layer, batch, pool);
   }
-  const CacheRows last = CacheInput(layers, batch, pool);
+  const CacheRows last = CacheInput(layers, batch, {}, pool);
   device_->ops().Convert(last.h.Rows(0, batch.count()), h, stream_);
   return Enqueued(*device_, stream_);
 }
@@ -440,7 +466,7 @@ absl::Status Transformer::ForwardLayers(const BatchItem& item, int first, int en
     AttendInput(layer, batch, items, pool);
     FinishLayer(layer, batch, pool);
   }
-  CacheInput(end - 1, batch, pool);  // nothing reads what comes behind it
+  CacheInput(end - 1, batch, {}, pool);  // nothing reads what comes behind it
   return device_->Synchronize(stream_);
 }
 
@@ -452,7 +478,7 @@ void Transformer::ProjectKv(int layer, const TensorView& h, const TensorView& k,
   const int64_t kv_dim = config_.kv_dim();
   const int64_t gemm_rows = GemmRows(h.rows);
   const TensorView narrow{work_->h.data(), options_.compute, gemm_rows, config_.hidden, config_.hidden};
-  const TensorView kv = TensorView::Of(work_->kv.as<float>(), gemm_rows, 2 * kv_dim);
+  const TensorView kv{work_->kv.data(), row_type_, gemm_rows, 2 * kv_dim, 2 * kv_dim};
   ops.Convert(h, narrow.Rows(0, h.rows), stream_);
   const float* bias = w.qkv_bias.data() == nullptr ? nullptr : w.qkv_bias.as<float>() + config_.q_dim();
   adapter_rows_.Clear();
@@ -484,6 +510,17 @@ void Transformer::WriteKv(int layer, int64_t position, absl::Span<const BlockId>
   const SequenceRows rows{0, k.rows, position, blocks};
   const RopeTable rope{rope_.inverse_frequency, rope_.attention_factor};
   device_->ops().RopeWriteKv(k, v, rope, absl::MakeConstSpan(&rows, 1), pool.Layer(layer), stream_);
+}
+
+void Transformer::WriteKvLayers(int first, int64_t position, absl::Span<const BlockId> blocks,
+                                const TensorView& rows, BlockPool& pool) {
+  const SequenceRows sequence{0, rows.rows, position, blocks};
+  std::vector<PagedKv> layers;
+  for (int64_t i = 0; i < rows.cols / (2 * config_.kv_dim()); ++i) {
+    layers.push_back(pool.Layer(first + static_cast<int>(i)));
+  }
+  device_->ops().RopeWriteLayers(rows, {rope_.inverse_frequency, rope_.attention_factor},
+                                 absl::MakeConstSpan(&sequence, 1), layers, stream_);
 }
 
 }  // namespace aludel

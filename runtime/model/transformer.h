@@ -31,11 +31,13 @@ struct Workspace;
 struct LayerSlice {
   int layer = 0;
   int64_t token_begin = 0;
-  TensorView h;       // [tokens, hidden], the attention input after the layer's RMSNorm
-  TensorView k;       // [tokens, kv_dim], after bias and k-norm, before RoPE
+  TensorView h;  // [tokens, hidden], the attention input after the layer's RMSNorm
+  TensorView
+      k;  // [tokens, kv_dim], after bias and k-norm, before RoPE; of Transformer::row_type(), as v
   TensorView v;       // [tokens, kv_dim]
   TensorView x = {};  // [tokens, hidden], f32: the residual stream before the layer's RMSNorm
   TensorView q = {};  // [tokens, q_dim], after bias and q-norm, before RoPE
+  int64_t row = 0;    // the first token's in the step
 
   int64_t tokens() const { return k.rows; }
 };
@@ -48,6 +50,10 @@ class LayerObserver {
   // An error ends this sequence's observation, not the forward; Forward reports it
   // in BatchItem::observer_status.
   virtual absl::Status OnLayer(const LayerSlice& slice) = 0;
+  // Memory for K and V of a layer side by side, of all rows of any step: [at least max_rows rounded up to 16, 2 kv_dim] of
+  // Transformer::row_type(). They are computed there where nobody else who watches the step wants them elsewhere; the slice's
+  // views say where they are. Without data: anywhere.
+  virtual TensorView KvRows(int /*layer*/) { return {}; }
 };
 
 // Takes the logits of consecutive tokens of one sequence, in pieces of a few rows, on the thread that runs the forward.
@@ -111,6 +117,10 @@ class Transformer {
   Device* device() const { return device_; }
   // Positions a sequence may use.
   int64_t context() const;
+  // Of keys and values as products leave them, for whoever reads them: the compute type where the device keeps rows narrow
+  // (Ops::KeepsNarrow) and the model has no biases there and no norms of heads, which want sums; else f32. Of queries, too, in
+  // steps of more rows than kMostWideQueries.
+  DType row_type() const { return row_type_; }
   // The queue on which this model's work runs; a codec that reads or feeds its tensors enqueues on the same.
   Stream stream() const { return stream_; }
   // Another, for copies of what lies ready while that one goes on.
@@ -120,6 +130,9 @@ class Transformer {
   // Rows that a step becomes which only decodes `rows` sequences: more where the device remembers steps (ReplayKinds), so that
   // few numbers stand for all.
   int64_t RoundedRows(int64_t rows) const;
+  // Queries of so many rows are not rounded before they are rotated: in steps of a few rows a fused kernel (FusedDecode) does both,
+  // and those of up to 64 give a row the same bits whatever others there are. Keys are rounded in all, as pages say.
+  static constexpr int64_t kMostWideQueries = 64;
   // Steps of more sequences are taken as they are, and not remembered: unread rows would cost arithmetic, which
   // products of so many are bound by, and the host arrays of many more are larger than a graph has room for.
   static constexpr int64_t kMostFilledRows = 512;
@@ -146,7 +159,7 @@ class Transformer {
                              BlockPool& pool);
 
   // k, v [rows, kv_dim] = this model's own projections of h [rows, hidden] at `layer`, bias, k-norm and the
-  // adapter's updates included, before RoPE. f32 device memory. At most max_rows rows.
+  // adapter's updates included, before RoPE. Device memory of any type. At most max_rows rows.
   void ProjectKv(int layer, const TensorView& h, const TensorView& k, const TensorView& v,
                  const LoraWeights* adapter = nullptr);
 
@@ -157,6 +170,9 @@ class Transformer {
   // Rotates k (before RoPE) and writes it and v into the pages for positions [position, position + rows).
   void WriteKv(int layer, int64_t position, absl::Span<const BlockId> blocks, const TensorView& k,
                const TensorView& v, BlockPool& pool);
+  // The same of consecutive layers from `first` on, whose K and V lie side by side: rows [rows, layers * 2 kv_dim].
+  void WriteKvLayers(int first, int64_t position, absl::Span<const BlockId> blocks, const TensorView& rows,
+                     BlockPool& pool);
 
  private:
   Transformer(Device* device, ModelConfig config, const TransformerOptions& options);
@@ -203,8 +219,12 @@ class Transformer {
     TensorView h;     // attention input after its norm, [padded rows, hidden]
     TensorView k, v;  // before RoPE, [rows, kv_dim]
   };
-  // Attention input, K and V of one layer, and the writers' into the cache.
-  CacheRows CacheInput(int layer, const Batch& batch, BlockPool& pool);
+  // Of the queries of a step whose layers are not fused.
+  DType QueryType(int64_t rows) const { return rows > kMostWideQueries ? row_type_ : DType::kF32; }
+  // Where K and V of a layer go, `rows` of them: where those who watch the items want them, if they agree.
+  TensorView KvRows(int layer, int64_t rows, absl::Span<const BatchItem> items) const;
+  // Attention input, K and V of one layer, and the writers' into the cache. `items`: those that are watched, or none.
+  CacheRows CacheInput(int layer, const Batch& batch, absl::Span<const BatchItem> items, BlockPool& pool);
   // The same, then its queries, and the observers.
   void AttendInput(int layer, const Batch& batch, absl::Span<BatchItem> items, BlockPool& pool);
   void FinishLayer(int layer, const Batch& batch, BlockPool& pool);
@@ -212,6 +232,7 @@ class Transformer {
   Device* device_;
   ModelConfig config_;
   TransformerOptions options_;
+  DType row_type_;
   std::atomic<uint64_t> layers_run_{0};
   std::string hash_;
   LoadReport load_report_;

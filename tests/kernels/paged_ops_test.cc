@@ -246,6 +246,55 @@ TEST_P(OpsTest, PagesAreTheSameFromBf16AndFromF32) {
   check(std::vector<Fp8>(kPlane, Fp8{kE4m3Nan}));
 }
 
+// Rows of several layers become what each layer's become alone, in pages as close as a pool has them and further apart.
+TEST_P(OpsTest, LayersTogetherGiveThePagesOfEachAlone) {
+  constexpr int kKvHeads = 2, kHeadDim = 32, kBlockTokens = 8, kBlocks = 9, kLayers = 3;
+  constexpr int64_t kRows = 29, kKvDim = kKvHeads * kHeadDim,
+                    kPlane = int64_t{kBlocks} * kBlockTokens * kKvDim;
+  std::vector<float> inverse_frequency;
+  for (int i = 0; i < kHeadDim / 2; ++i)
+    inverse_frequency.push_back(static_cast<float>(std::pow(1e4, -2.0 * i / kHeadDim)));
+  const RopeTable rope{inverse_frequency};
+  const std::vector<int32_t> blocks = {7, 0, 3, 8, 1};
+  const std::vector<SequenceRows> sequences = {{4, 12, 5, blocks}, {16, 13, 20, blocks}};
+  // In rows that are wider still, and hold nothing else's.
+  constexpr int64_t kCols = kLayers * 2 * kKvDim, kStride = kCols + 16;
+  const std::vector<float> host = Random(kRows * kStride);
+  const auto wide = OnDevice(host);
+  const auto narrow = OnDevice(Narrow(host));
+  const auto check = [&](const TensorView& all, auto empty) {
+    const TensorView rows = all.Cols(8, kCols);
+    const DType type = sizeof(empty[0]) == 4   ? DType::kF32
+                       : sizeof(empty[0]) == 2 ? DType::kBf16
+                                               : DType::kFp8;
+    const auto together = OnDevice(empty), alone = OnDevice(empty);
+    const auto layers = [&](const auto& pages, int step) {
+      std::vector<PagedKv> of;
+      for (int i = 0; i < kLayers; ++i) {
+        auto* const k = pages.data() + int64_t{i} * step * 2 * kPlane;
+        of.push_back({k, k + kPlane, type, kBlockTokens, kKvHeads, kHeadDim});
+      }
+      return of;
+    };
+    for (const int step : {1, 2}) {
+      ops_->RopeWriteLayers(rows, rope, sequences, layers(together, step), {});
+      for (int i = 0; i < kLayers; ++i) {
+        ops_->RopeWriteKv(rows.Cols(2 * i * kKvDim, kKvDim), rows.Cols((2 * i + 1) * kKvDim, kKvDim), rope,
+                          sequences, layers(alone, step)[i], {});
+      }
+      const auto found = together.Read().value(), want = alone.Read().value();
+      EXPECT_EQ(std::memcmp(found.data(), want.data(), found.size() * sizeof(found[0])), 0);
+      EXPECT_NE(std::memcmp(found.data(), empty.data(), found.size() * sizeof(found[0])), 0);
+    }
+  };
+  constexpr int64_t kRoom = 2 * kLayers * 2 * kPlane;
+  for (const TensorView& all : {wide.View(kRows, kStride), narrow.View(kRows, kStride)}) {
+    check(all, Poisoned(kRoom));
+    check(all, Narrow(Poisoned(kRoom)));
+    check(all, std::vector<Fp8>(kRoom, Fp8{kE4m3Nan}));
+  }
+}
+
 // Rows of every size that pages of FP8 have numbers for and beyond, against the rounding in double. Rows are f32.
 TEST_P(OpsTest, PagesOfFp8HoldTheNearestNumbers) {
   constexpr int kKvHeads = 2, kBlockTokens = 8, kBlocks = 9;

@@ -85,6 +85,7 @@ class GuardedOps final : public Ops {
     return ops_->PackFp8Rows(host_rows, row_begin, w);
   }
   bool KeepsFp8() const override { return ops_->KeepsFp8(); }
+  bool KeepsNarrow() const override { return ops_->KeepsNarrow(); }
   void Embed(absl::Span<const int32_t> ids, const PackedMatrix& table, const TensorView& out,
              Stream stream) override {
     Check({out});

@@ -17,6 +17,13 @@ struct KvPlanes {
   int head_dim;
 };
 
+// Layers whose rows and pages lie as far apart, from one to the next, as so many columns and bytes.
+struct LayerRun {
+  int layers;
+  int64_t columns;
+  int64_t page_bytes;
+};
+
 // How the work of one attention launch is cut: a sequence has TileCount(tiling, rows) tiles of queries, and
 // the keys of each tile are split into `splits[s]` runs of `split_keys`, so that a few sequences with a long
 // past fill the GPU (flash-decoding, Dao et al. 2023). A unit is a (tile, split) pair, splits innermost. A

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
 #include "kernels/stream_marks.h"
+#include "runtime/codec/aludel/affine.h"
 #include "runtime/codec/aludel/latent_packing.h"
 #include "runtime/codec/aludel/plane_upgrades.h"
 #include "runtime/codec/aludel/spec.h"
@@ -22,17 +23,16 @@ namespace {
 struct DecoderGroup {
   AludelGroup shape;
   LatentGrid grid;
-  std::unique_ptr<LatentCoder> coder;    // null unless it packs
-  int64_t inputs = 0;                    // side + padded rank
-  int64_t outputs = 0;                   // layers * 2 * kv_dim
-  int64_t width = 0;                     // of the MLP, 0 without one
-  std::unique_ptr<PackedMatrix> linear;  // null where the MLP does all
-  std::unique_ptr<PackedMatrix> hidden, out;
-  Buffer bias, hidden_bias;
+  std::unique_ptr<LatentCoder> coder;  // null unless it packs
+  int64_t inputs = 0;                  // side + padded rank
+  int64_t outputs = 0;                 // layers * 2 * kv_dim
+  int64_t width = 0;                   // of the MLP, 0 without one
+  Affine linear;                       // none where the MLP does all
+  Affine hidden, out;  // none without an MLP; the bias of the outputs is of the first product to them
 
   double FlopsPerToken() const {
     const auto mlp = static_cast<double>(width * (inputs + outputs));
-    const auto direct = linear == nullptr ? 0.0 : static_cast<double>(inputs * outputs);
+    const auto direct = linear.w == nullptr ? 0.0 : static_cast<double>(inputs * outputs);
     return 2.0 * (mlp + direct);
   }
 };
@@ -41,24 +41,28 @@ struct DecoderGroup {
 struct DecoderMemory {
   std::unique_ptr<StagingRing> planes;  // of a frame, decoded on the host
   Buffer wire;                          // the same on the device
-  // The model's compute type [PaddedRows(max_rows), rank], zeros at first: the inputs u of a format without side
-  // information. With it u is each decoder's own, and begins with these zeros for latents.
+  // The model's compute type [PaddedRows(max_rows), BiasColumns + rank], zeros but for the ones at first: the inputs u of a format
+  // without side information. With it u is each decoder's own, and begins with these behind H.
   Buffer latents;
-  int64_t rank = 0;  // padded, of the group that has most
-  Buffer hidden;     // f32 [PaddedRows(max_rows), width]
-  Buffer active;     // the model's compute type, of the same shape: hidden after its activation
-  Buffer outputs;    // output_type [PaddedRows(max_rows), outputs]
+  int64_t rank = 0;   // padded, of the group that has most
+  int64_t width = 0;  // of the widest MLP
+  Buffer hidden;      // hidden_type [PaddedRows(max_rows), width]
+  DType hidden_type = DType::kF32;
+  Buffer
+      active;  // the model's compute type [PaddedRows(max_rows), BiasColumns + width]: hidden after its activation
+  Buffer outputs;  // output_type [PaddedRows(max_rows), outputs]
   DType output_type = DType::kF32;
   int64_t max_rows = 0;  // decoded at a time
 };
 
-// Pages round K and V anyway, and bf16 lets more rows stay in a cache. But a sum of two products is rounded once, at its end;
-// and where nothing is cut to a cache, a product adds its bias to f32 itself, and bf16 would take another pass.
+// Pages round K and V anyway, and bf16 is fewer bytes of memory, or lets more rows stay in a cache. But a sum of two products is
+// rounded once, at its end.
 DType OutputType(const Transformer& model, const std::vector<DecoderGroup>& groups) {
   const bool sums = std::any_of(groups.begin(), groups.end(), [](const DecoderGroup& group) {
-    return group.linear != nullptr && group.width > 0;
+    return group.linear.w != nullptr && group.width > 0;
   });
-  return sums || model.device()->cache_bytes() == 0 ? DType::kF32 : model.options().compute;
+  const bool narrow = model.device()->ops().KeepsNarrow() || model.device()->cache_bytes() > 0;
+  return sums || !narrow ? DType::kF32 : model.options().compute;
 }
 
 // The planes of a frame of `tokens` tokens: of a cut kEmbedded payload codes may take two bytes that had one.
@@ -69,25 +73,25 @@ size_t MostPlaneBytes(const DecoderGroup& group, LatentPacking packing, int64_t 
 absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model, LatentPacking packing,
                                                 const std::vector<DecoderGroup>& groups) {
   DecoderMemory work;
-  int64_t width = 0, outputs = 0;
+  int64_t outputs = 0;
   size_t plane_bytes = 0;
   for (const DecoderGroup& group : groups) {
     work.rank = std::max(work.rank, PaddedColumns(group.shape.rank));
-    width = std::max(width, group.width);
+    work.width = std::max(work.width, group.width);
     outputs = std::max(outputs, group.outputs);
     plane_bytes = std::max(plane_bytes, MostPlaneBytes(group, packing, model.options().max_rows));
   }
-  const size_t element = SizeOf(model.options().compute);
+  work.hidden_type = model.device()->ops().KeepsNarrow() ? model.options().compute : DType::kF32;
   work.output_type = OutputType(model, groups);
   work.max_rows = RowsAtATime(model, outputs * static_cast<int64_t>(SizeOf(work.output_type)));
   const int64_t padded = PaddedRows(work.max_rows);
   const bool decodes = packing != LatentPacking::kFixed;
   work.planes = std::make_unique<StagingRing>(model.device(), model.stream(), decodes ? plane_bytes : 0);
   ALUDEL_ASSIGN_OR_RETURN(work.wire, model.device()->Allocate(plane_bytes));
-  ALUDEL_ASSIGN_OR_RETURN(work.latents,
-                          AllocateZeroed(model, PaddedRows(model.options().max_rows) * work.rank * element));
-  ALUDEL_ASSIGN_OR_RETURN(work.hidden, AllocateZeroed(model, padded * width * sizeof(float)));
-  ALUDEL_ASSIGN_OR_RETURN(work.active, AllocateZeroed(model, padded * width * element));
+  ALUDEL_ASSIGN_OR_RETURN(work.latents, AllocateWithOnes(model, PaddedRows(model.options().max_rows),
+                                                         BiasColumns(model) + work.rank, 0));
+  ALUDEL_ASSIGN_OR_RETURN(work.hidden, AllocateZeroed(model, padded * work.width * SizeOf(work.hidden_type)));
+  ALUDEL_ASSIGN_OR_RETURN(work.active, AllocateWithOnes(model, padded, BiasColumns(model) + work.width, 0));
   ALUDEL_ASSIGN_OR_RETURN(work.outputs, AllocateZeroed(model, padded * outputs * SizeOf(work.output_type)));
   return work;
 }
@@ -96,7 +100,7 @@ class AludelDecoder : public KvDecoder {
  public:
   AludelDecoder(const Transformer& model, const AludelShape& shape, const std::vector<DecoderGroup>& groups,
                 int base_planes, DecoderMemory* work)
-      : model_(model), shape_(shape), groups_(groups), work_(*work) {
+      : model_(model), shape_(shape), groups_(groups), work_(*work), ones_(BiasColumns(model)) {
     if (base_planes == 0) return;
     for (const DecoderGroup& group : groups) upgrades_.emplace_back(base_planes, group.grid.planes);
   }
@@ -116,8 +120,9 @@ class AludelDecoder : public KvDecoder {
       item.adapter = target.adapter;
       const auto rows = static_cast<int64_t>(item.ids.size());
       const TensorView u = Inputs(begin, rows);
-      const TensorView zeros{work_.latents.data(), u.dtype, rows, work_.rank, work_.rank};
-      model_.device()->ops().Convert(zeros, u.Cols(side(), work_.rank), model_.stream());
+      const int64_t cols = ones_ + work_.rank;
+      const TensorView latents{work_.latents.data(), u.dtype, rows, cols, cols};
+      model_.device()->ops().Convert(latents, u.Cols(side(), cols), model_.stream());
       ALUDEL_RETURN_IF_ERROR(target.model->ForwardShallow(absl::MakeSpan(&item, 1), shape_.recomputed_layers,
                                                           *target.pool, u.Cols(0, side())));
     }
@@ -158,8 +163,9 @@ class AludelDecoder : public KvDecoder {
       const int64_t position = coverage.token_begin + begin;
       const TensorView u = Inputs(position, rows);
       device.ops().UnpackLatents(work_.wire.as<uint8_t>(), layout, begin, planes->scale.step,
-                                 u.Cols(side(), group->shape.rank), model_.stream());
-      Reconstruct(*group, u.Cols(0, group->inputs), position, target);
+                                 u.Cols(side() + ones_, group->shape.rank), model_.stream());
+      const TensorView kv = Decode(*group, u.Cols(0, group->inputs + ones_));
+      target.model->WriteKvLayers(group->shape.first_layer, position, target.blocks, kv, *target.pool);
     }
     return Enqueued(device, model_.stream());
   }
@@ -181,52 +187,45 @@ class AludelDecoder : public KvDecoder {
                         coverage.first_layer + coverage.layers));
   }
 
-  // Of tokens [position, position + u.rows).
-  void Reconstruct(const DecoderGroup& group, const TensorView& u, int64_t position, const KvTarget& target) {
-    const TensorView kv = Decode(group, u);
-    const int64_t kv_dim = model_.config().kv_dim();
-    for (int i = 0; i < group.shape.layers; ++i) {
-      target.model->WriteKv(group.shape.first_layer + i, position, target.blocks,
-                            kv.Cols(2 * i * kv_dim, kv_dim), kv.Cols((2 * i + 1) * kv_dim, kv_dim),
-                            *target.pool);
-    }
-  }
-
   size_t element() const { return SizeOf(model_.options().compute); }
   bool HasHostPlanes() const { return shape_.packing != LatentPacking::kFixed; }
-  // Columns of u before the latents, and all.
+  // Columns of u before those of biases and the latents, and all.
   int64_t side() const { return shape_.has_side() ? model_.config().hidden : 0; }
-  int64_t stride() const { return side() + work_.rank; }
+  int64_t stride() const { return side() + ones_ + work_.rank; }
 
-  // u of tokens [position, position + rows): their H, then latents of the group that is being decoded.
+  // u of tokens [position, position + rows): their H, ones for biases, then latents of the group that is being decoded.
   TensorView Inputs(int64_t position, int64_t rows) const {
     char* const first =
         shape_.has_side() ? inputs_.as<char>() + position * stride() * element() : work_.latents.as<char>();
     return {first, model_.options().compute, rows, stride(), stride()};
   }
 
+  // K and V of the group's layers side by side.
   TensorView Decode(const DecoderGroup& group, const TensorView& u) {
-    void* const outputs = work_.outputs.data();
-    const float* bias = group.bias.as<float>();
+    const bool direct = group.linear.w != nullptr;
     TensorView kv;
-    if (group.linear != nullptr) {
-      kv = MultiplyPadded(model_, u, *group.linear, bias, /*accumulate=*/false, outputs, work_.output_type);
-    }
+    if (direct) kv = Multiply(u, group.linear, /*accumulate=*/false, work_.outputs, work_.output_type);
     if (group.width == 0) return kv;
-    const TensorView hidden = MultiplyPadded(model_, u, *group.hidden, group.hidden_bias.as<float>(),
-                                             /*accumulate=*/false, work_.hidden.data());
-    const TensorView active{work_.active.data(), model_.options().compute, hidden.rows, group.width,
-                            group.width};
-    model_.device()->ops().Silu(hidden, active, model_.stream());
-    const bool direct = group.linear != nullptr;
-    return MultiplyPadded(model_, active, *group.out, direct ? nullptr : bias, direct, outputs,
-                          work_.output_type);
+    const TensorView hidden =
+        Multiply(u, group.hidden, /*accumulate=*/false, work_.hidden, work_.hidden_type);
+    // The ones stay where they are, whichever group it is.
+    const int64_t stride = ones_ > 0 ? ones_ + work_.width : group.width;
+    const TensorView active{work_.active.data(), model_.options().compute, hidden.rows, ones_ + group.width,
+                            stride};
+    model_.device()->ops().Silu(hidden, active.Cols(ones_, group.width), model_.stream());
+    return Multiply(active, group.out, direct, work_.outputs, work_.output_type);
+  }
+
+  TensorView Multiply(const TensorView& x, const Affine& affine, bool accumulate, const Buffer& to,
+                      DType type) {
+    return MultiplyPadded(model_, x, *affine.w, affine.added(), accumulate, to.data(), type);
   }
 
   const Transformer& model_;
   const AludelShape& shape_;
   const std::vector<DecoderGroup>& groups_;
   DecoderMemory& work_;
+  const int64_t ones_;                   // columns of biases
   std::vector<PlaneUpgrades> upgrades_;  // [groups]; none where frames come in one part
   Buffer
       inputs_;  // with side information u of all tokens up to the last that is handed over, rows of stride()
@@ -280,17 +279,20 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeAludelDecoders(
     group.inputs = PaddedColumns(group.shape.rank) + (shape.has_side() ? model.config().hidden : 0);
     group.outputs = static_cast<int64_t>(from.bias.size());
     group.width = from.hidden.rows;
-    if (from.linear.rows > 0) {
-      ALUDEL_ASSIGN_OR_RETURN(group.linear,
-                              PackFor(model, PaddedTo(from.linear, from.linear.rows, group.inputs)));
+    const int64_t side = shape.has_side() ? model.config().hidden : 0;
+    const bool direct = from.linear.rows > 0;
+    if (direct) {
+      ALUDEL_ASSIGN_OR_RETURN(
+          group.linear,
+          PackAffine(model, PaddedTo(from.linear, from.linear.rows, group.inputs), from.bias, side));
     }
     if (group.width > 0) {
-      ALUDEL_ASSIGN_OR_RETURN(group.hidden,
-                              PackFor(model, PaddedTo(from.hidden, from.hidden.rows, group.inputs)));
-      ALUDEL_ASSIGN_OR_RETURN(group.hidden_bias, UploadFor(model, from.hidden_bias));
-      ALUDEL_ASSIGN_OR_RETURN(group.out, PackFor(model, from.out));
+      ALUDEL_ASSIGN_OR_RETURN(
+          group.hidden,
+          PackAffine(model, PaddedTo(from.hidden, from.hidden.rows, group.inputs), from.hidden_bias, side));
+      ALUDEL_ASSIGN_OR_RETURN(
+          group.out, PackAffine(model, from.out, direct ? std::vector<float>() : from.bias, /*at=*/0));
     }
-    ALUDEL_ASSIGN_OR_RETURN(group.bias, UploadFor(model, from.bias));
   }
   ALUDEL_ASSIGN_OR_RETURN(DecoderMemory work, MakeDecoderMemory(model, shape.packing, groups));
   std::vector<LatentGrid> grids;

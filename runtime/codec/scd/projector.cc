@@ -42,18 +42,19 @@ absl::Status Fill(Device* device, Buffer& to, const void* from) {
 
 }  // namespace
 
-absl::StatusOr<Buffer> UploadFor(const Transformer& model, const std::vector<float>& host) {
-  const size_t bytes = host.size() * sizeof(float);
+absl::StatusOr<Buffer> UploadFor(const Transformer& model, const void* host, size_t bytes) {
   ALUDEL_ASSIGN_OR_RETURN(Buffer buffer, model.device()->Allocate(bytes));
-  ALUDEL_RETURN_IF_ERROR(Fill(model.device(), buffer, host.data()));
+  ALUDEL_RETURN_IF_ERROR(Fill(model.device(), buffer, host));
   return buffer;
 }
 
+absl::StatusOr<Buffer> UploadFor(const Transformer& model, const std::vector<float>& host) {
+  return UploadFor(model, host.data(), host.size() * sizeof(float));
+}
+
 absl::StatusOr<Buffer> AllocateZeroed(const Transformer& model, size_t bytes) {
-  ALUDEL_ASSIGN_OR_RETURN(Buffer buffer, model.device()->Allocate(bytes));
   const std::vector<char> zeros(bytes);
-  ALUDEL_RETURN_IF_ERROR(Fill(model.device(), buffer, zeros.data()));
-  return buffer;
+  return UploadFor(model, zeros.data(), bytes);
 }
 
 absl::StatusOr<std::unique_ptr<Projector>> Projector::Create(const Transformer& model, int64_t max_cols) {

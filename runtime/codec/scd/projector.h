@@ -31,6 +31,8 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackFor(const Transformer& model, 
 
 // A vector in memory of the device of `model`. From any thread.
 absl::StatusOr<Buffer> UploadFor(const Transformer& model, const std::vector<float>& host);
+// The same of bytes.
+absl::StatusOr<Buffer> UploadFor(const Transformer& model, const void* host, size_t bytes);
 
 // Zeroed memory on the device of `model`. From any thread.
 absl::StatusOr<Buffer> AllocateZeroed(const Transformer& model, size_t bytes);

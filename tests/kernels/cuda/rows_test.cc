@@ -147,8 +147,10 @@ class RopeKernelTest : public RowKernelTest {
     return frequencies;
   }
   SequenceTable Table() const { return {first_token_.data(), entries_.data(), blocks_.data(), 2, kTokens}; }
+  template <typename T, bool kVectors>
+  void CheckTurned(int half, double tolerance);
   // Keys are wanted within these of what they are.
-  template <typename Page>
+  template <typename In, typename Page, bool kVectors>
   void CheckPages(DType type, double relative, double absolute);
 
   // x_i and x_{i + half} of a head, rotated.
@@ -165,56 +167,78 @@ class RopeKernelTest : public RowKernelTest {
   std::vector<int64_t> first_token_;
 };
 
-TEST_F(RopeKernelTest, RotatesEveryHead) {
-  for (const int half : {64, 20}) {
-    const int64_t cols = kHeads * 2 * half, stride = cols + 3;
-    const std::vector<float> before = Rows(kTokens, cols, stride), frequencies = Frequencies(half);
-    const AlignedCopy<float> q(before);
-    simt::Launch({kTokens}, {kThreads}, 2 * half * sizeof(float), random_(), [&](char* shared) {
-      RotateToken(q.data(), stride, kHeads, half, frequencies.data(), kFactor, Table(),
-                  reinterpret_cast<float*>(shared));
-    });
-    for (int64_t t = 0; t < kTokens; ++t) {
-      const SequenceEntry& entry = entries_[t < 3 ? 0 : 1];
-      const double position = static_cast<double>(entry.position_begin + t - entry.row_begin);
-      for (int head = 0; head < kHeads; ++head) {
-        for (int i = 0; i < half; ++i) {
-          const int64_t at = t * stride + head * 2 * half + i;
-          const auto [a, b] = Rotated(before[at], before[at + half], position, frequencies[i]);
-          ASSERT_NEAR(q.data()[at], a, 1e-5);
-          ASSERT_NEAR(q.data()[at + half], b, 1e-5);
-        }
+template <typename T, bool kVectors>
+void RopeKernelTest::CheckTurned(int half, double tolerance) {
+  const int64_t cols = kHeads * 2 * half, stride = cols + (kVectors ? 8 : 3);
+  const std::vector<float> rows = Rows(kTokens, cols, stride), frequencies = Frequencies(half);
+  const AlignedCopy<T> q(As<T>(rows));
+  simt::Launch({kTokens}, {kThreads}, 2 * half * sizeof(float), random_(), [&](char* shared) {
+    RotateToken<T, kVectors>(q.data(), stride, kHeads, half, frequencies.data(), kFactor, Table(),
+                             reinterpret_cast<float*>(shared));
+  });
+  for (int64_t t = 0; t < kTokens; ++t) {
+    const SequenceEntry& entry = entries_[t < 3 ? 0 : 1];
+    const double position = static_cast<double>(entry.position_begin + t - entry.row_begin);
+    for (int head = 0; head < kHeads; ++head) {
+      for (int i = 0; i < half; ++i) {
+        const int64_t at = t * stride + head * 2 * half + i;
+        const auto [a, b] = Rotated(Value<T>(rows[at]), Value<T>(rows[at + half]), position, frequencies[i]);
+        ASSERT_NEAR(Load(q.data() + at), a, tolerance * (1e-3 + std::fabs(a)));
+        ASSERT_NEAR(Load(q.data() + at + half), b, tolerance * (1e-3 + std::fabs(b)));
       }
     }
   }
 }
 
-TEST_F(RopeKernelTest, WritesKeysAndValuesIntoTheirPages) {
-  CheckPages<Bf16>(DType::kBf16, 0x1p-8, 1e-5);
-  // Half a step of FP8, and of what it has below 2^-6.
-  CheckPages<Fp8>(DType::kFp8, 0x1p-4, 0x1p-10 / KeyScale(DType::kFp8));
+TEST_F(RopeKernelTest, RotatesEveryHead) {
+  ASSERT_NO_FATAL_FAILURE((CheckTurned<float, false>(64, 1e-3)));
+  ASSERT_NO_FATAL_FAILURE((CheckTurned<float, false>(20, 1e-3)));
+  ASSERT_NO_FATAL_FAILURE((CheckTurned<float, true>(64, 1e-3)));
+  ASSERT_NO_FATAL_FAILURE((CheckTurned<Bf16, false>(20, 0x1p-7)));
+  ASSERT_NO_FATAL_FAILURE((CheckTurned<Bf16, true>(24, 0x1p-7)));
+  ASSERT_NO_FATAL_FAILURE((CheckTurned<Bf16, true>(64, 0x1p-7)));
 }
 
-template <typename Page>
+TEST_F(RopeKernelTest, WritesKeysAndValuesIntoTheirPages) {
+  ASSERT_NO_FATAL_FAILURE((CheckPages<float, Bf16, false>(DType::kBf16, 0x1p-8, 1e-5)));
+  ASSERT_NO_FATAL_FAILURE((CheckPages<float, Bf16, true>(DType::kBf16, 0x1p-8, 1e-5)));
+  ASSERT_NO_FATAL_FAILURE((CheckPages<Bf16, Bf16, true>(DType::kBf16, 0x1p-8, 1e-5)));
+  // Half a step of FP8, and of what it has below 2^-6.
+  constexpr double kAbsolute = 0x1p-10 / KeyScale(DType::kFp8);
+  ASSERT_NO_FATAL_FAILURE((CheckPages<float, Fp8, false>(DType::kFp8, 0x1p-4, kAbsolute)));
+  ASSERT_NO_FATAL_FAILURE((CheckPages<Bf16, Fp8, true>(DType::kFp8, 0x1p-4, kAbsolute)));
+}
+
+template <typename In, typename Page, bool kVectors>
 void RopeKernelTest::CheckPages(DType type, double relative, double absolute) {
   constexpr int kHalf = 64, kDim = 2 * kHalf, kBlocks = 5;
-  const int64_t cols = kHeads * kDim, stride = cols + 3;
-  const std::vector<float> k = Rows(kTokens, cols, stride), v = Rows(kTokens, cols, stride);
+  // Of each layer K, then V, then what is nobody's.
+  constexpr int kLayers = 3;
+  const int64_t cols = kHeads * kDim, layer_cols = 2 * cols + (kVectors ? 8 : 5),
+                stride = kLayers * layer_cols + (kVectors ? 16 : 3);
+  const std::vector<float> rows = Rows(kTokens, kLayers * layer_cols, stride);
+  const AlignedCopy<In> there(As<In>(rows));
   const std::vector<float> frequencies = Frequencies(kHalf);
   Page nan;
   Store(&nan, kNan);
-  const AlignedCopy<Page> keys(std::vector<Page>(kBlocks * kHeads * kBlockTokens * kDim, nan));
-  const AlignedCopy<Page> values(std::vector<Page>(kBlocks * kHeads * kBlockTokens * kDim, nan));
-  const KvPlanes kv{keys.data(), values.data(), type, kBlockTokens, kHeads, kDim};
+  constexpr int64_t kPlane = int64_t{kBlocks} * kHeads * kBlockTokens * kDim;
+  const AlignedCopy<Page> pages(std::vector<Page>(kLayers * 2 * kPlane, nan));
+  const KvPlanes kv{pages.data(), pages.data() + kPlane, type, kBlockTokens, kHeads, kDim};
+  const LayerRun run{kLayers, layer_cols, 2 * kPlane * static_cast<int64_t>(sizeof(Page))};
   simt::Launch({kTokens}, {kThreads}, kDim * sizeof(float), random_(), [&](char* shared) {
-    RotateAndWriteToken<float, float, Page>(k.data(), stride, v.data(), stride, frequencies.data(), kFactor,
-                                            Table(), kv, reinterpret_cast<float*>(shared));
+    RotateAndWriteToken<In, In, Page, kVectors>(there.data(), stride, there.data() + cols, stride,
+                                                frequencies.data(), kFactor, Table(), kv, run,
+                                                reinterpret_cast<float*>(shared));
   });
   int64_t written = 0;
-  for (int64_t i = 0; i < kBlocks * kHeads * kBlockTokens * kDim; ++i)
-    written += keys.data()[i].bits != nan.bits;
-  EXPECT_EQ(written, kTokens * cols);
-  for (int64_t t = 0; t < kTokens; ++t) {
+  for (int64_t i = 0; i < kLayers * 2 * kPlane; ++i) written += pages.data()[i].bits != nan.bits;
+  EXPECT_EQ(written, kLayers * 2 * kTokens * cols);
+  for (int64_t u = 0; u < kLayers * kTokens; ++u) {
+    const int64_t layer = u / kTokens, t = u % kTokens;
+    const float* const k = rows.data() + layer * layer_cols;
+    const float* const v = k + cols;
+    const Page* const keys = pages.data() + layer * 2 * kPlane;
+    const Page* const values = keys + kPlane;
     const SequenceEntry& entry = entries_[t < 3 ? 0 : 1];
     const int64_t position = entry.position_begin + t - entry.row_begin;
     const int32_t block = blocks_[entry.block_begin + position / kBlockTokens];
@@ -225,15 +249,14 @@ void RopeKernelTest::CheckPages(DType type, double relative, double absolute) {
       const float value = v[t * stride + c];
       Page rounded;
       Store(&rounded, RoundToBf16(value));
-      ASSERT_EQ(values.data()[at].bits, rounded.bits);
+      ASSERT_EQ(values[at].bits, rounded.bits);
       const bool low = c % kDim < kHalf;
       const float other = k[t * stride + (low ? c + kHalf : c - kHalf)];
       const double own = Rounded<Bf16>(k[t * stride + c]), across = Rounded<Bf16>(other);
       const auto [a, b] = Rotated(low ? own : across, low ? across : own, static_cast<double>(position),
                                   frequencies[c % kHalf]);
       const double expected = low ? a : b;
-      ASSERT_NEAR(Load(keys.data() + at) / KeyScale(type), expected,
-                  relative * std::fabs(expected) + absolute);
+      ASSERT_NEAR(Load(keys + at) / KeyScale(type), expected, relative * std::fabs(expected) + absolute);
     }
   }
 }

@@ -103,6 +103,13 @@ class Sass(unittest.TestCase):
             self.assertEqual(sorted(kernel.widths("LDG"))[1:], [128] * (kernel.count("LDG") - 1))
             self.assertEqual(set(kernel.widths("STG")), {128})
 
+    def test_turned_rows_move_16_bytes_at_once(self) -> None:
+        """Beside what says where they stand: halves of a head, and of pages values too; eight codes of FP8 are a store."""
+        for pattern, rows in ((r"Rope<.*true>", 2), (r"RopeWriteKv<.*true>", 3)):
+            for name, kernel in like(pattern).items():
+                self.assertEqual(set(kernel.widths("STG")), {64 if "Fp8" in name else 128}, name)
+                self.assertGreaterEqual(kernel.widths("LDG").count(128), rows, name)
+
     def test_decode_products_read_weights_16_bytes_at_once_and_call_nothing(self) -> None:
         for name, kernel in {**like(r"Bf16Product<\d>"), **like(r"ScaledProduct<.*>"), **like(r"NormQkv<.*>"),
                              **like(r"NormGateUp"), **like(r"Adapted.*"), **like(r"Fp8Product<\d>")}.items():

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -63,12 +64,22 @@ class Collector : public LayerObserver {
 
  private:
   void Append(const TensorView& view, Rows* rows) {
-    std::vector<float> all((view.rows - 1) * view.stride + view.cols);
+    std::vector<char> bytes(((view.rows - 1) * view.stride + view.cols) * SizeOf(view.dtype));
     const Stream stream = model_->model().stream();
-    model_->device()->CopyToHost(all.data(), view.data, all.size() * sizeof(float), stream);
+    model_->device()->CopyToHost(bytes.data(), view.data, bytes.size(), stream);
     ASSERT_TRUE(model_->device()->Synchronize(stream).ok());
     for (int64_t t = 0; t < view.rows; ++t) {
-      rows->emplace_back(all.begin() + t * view.stride, all.begin() + t * view.stride + view.cols);
+      std::vector<float>& row = rows->emplace_back(view.cols);
+      for (int64_t c = 0; c < view.cols; ++c) {
+        const char* const from = bytes.data() + (t * view.stride + c) * SizeOf(view.dtype);
+        Bf16 narrow;
+        if (view.dtype == DType::kF32) {
+          std::memcpy(&row[c], from, sizeof(float));
+        } else {
+          std::memcpy(&narrow, from, sizeof(narrow));
+          row[c] = ToFloat(narrow);
+        }
+      }
     }
   }
 
@@ -420,6 +431,97 @@ TEST(Transformer, DrawsTokensFromTheLogitsThatItWouldGive) {
   EXPECT_EQ(items[2].token, SampleRow(logits.data(), vocab, {}));
   EXPECT_EQ(items[1].token, kNoToken);
   EXPECT_LT(MaxDifference(logits, expected), 1e-3f);
+}
+
+// Collects, and says where K and V are to be: in columns of wider rows.
+class Placing final : public Collector {
+ public:
+  Placing(TestModel* model, const TensorView& place) : Collector(model), place_(place) {}
+  TensorView KvRows(int layer) override { return layer == kElsewhere ? TensorView{} : place_; }
+  absl::Status OnLayer(const LayerSlice& slice) override {
+    const TensorView here = place_.Rows(slice.row, slice.tokens());
+    const int64_t kv_dim = slice.k.cols;
+    in_place += slice.k.data == here.data && slice.v.data == here.Cols(kv_dim, kv_dim).data &&
+                slice.k.stride == here.stride;
+    return Collector::OnLayer(slice);
+  }
+
+  static constexpr int kElsewhere = 2;  // a layer that may be anywhere
+  int in_place = 0;                     // layers
+
+ private:
+  const TensorView place_;
+};
+
+TEST(Transformer, ComputesKeysAndValuesWhereThoseWhoWatchWantThem) {
+  TestModel model("deploy/demo/chat", {.max_rows = 48}, DType::kBf16, 48);
+  const ModelConfig& config = model.model().config();
+  const DType type = model.model().row_type();
+  const int64_t stride = 2 * config.kv_dim() + 24;
+  const size_t bytes = 48 * stride * SizeOf(type);
+  const Buffer memory[] = {model.device()->Allocate(bytes).value(), model.device()->Allocate(bytes).value()};
+  const auto place = [&](int i) {
+    return TensorView{memory[i].data(), type, 48, stride, stride}.Cols(8, 2 * config.kv_dim());
+  };
+  std::vector<int32_t> ids(31);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(7 + 31 * i % 2000);
+  struct Watched {
+    Collector::Rows k[2], v[2];
+    std::vector<float> logits;
+    int in_place[2];
+  };
+  // Two sequences, of 19 and 12 tokens; the second one's place is `second`.
+  const auto run = [&](const TensorView& second) {
+    Placing placing[] = {{&model, place(0)}, {&model, second}};
+    std::vector<BatchItem> items = {
+        {absl::MakeConstSpan(ids).first(19), 0, model.table().ids().first(2)},
+        {absl::MakeConstSpan(ids).subspan(19), 0, model.table().ids().subspan(2)}};
+    for (int i = 0; i < 2; ++i) {
+      items[i].wants_logits = true;
+      items[i].observer = &placing[i];
+    }
+    Watched watched;
+    EXPECT_TRUE(model.model().Forward(absl::MakeSpan(items), model.pool(), &watched.logits).ok());
+    for (int i = 0; i < 2; ++i) {
+      for (int layer = 0; layer < config.layers; ++layer) {
+        const auto append = [layer](std::map<int, Collector::Rows>& from, Collector::Rows& to) {
+          to.insert(to.end(), from[layer].begin(), from[layer].end());
+        };
+        append(placing[i].k, watched.k[i]);
+        append(placing[i].v, watched.v[i]);
+      }
+      watched.in_place[i] = placing[i].in_place;
+    }
+    return watched;
+  };
+  const Watched agreed = run(place(0)), apart = run(place(1));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(agreed.in_place[i], config.layers - 1);
+    EXPECT_EQ(apart.in_place[i], 0);
+    EXPECT_EQ(agreed.k[i].size(), config.layers * (i == 0 ? 19 : 12));
+    // Products into wider rows may sum in another order.
+    for (const auto& [one, other] : {std::pair(&agreed.k[i], &apart.k[i]), {&agreed.v[i], &apart.v[i]}}) {
+      ASSERT_EQ(one->size(), other->size());
+      for (size_t row = 0; row < one->size(); ++row) {
+        const float largest = std::fabs(*std::max_element(
+            (*other)[row].begin(), (*other)[row].end(),
+            [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
+        ASSERT_LT(MaxDifference((*one)[row], (*other)[row]), 0.03f * largest) << row;
+      }
+    }
+  }
+  EXPECT_LT(MaxDifference(agreed.logits, apart.logits), 0.3f);
+}
+
+// Steps of many rows may keep queries in fewer bits than those of few.
+TEST(Transformer, StepsOfManyRowsGiveWhatStepsOfFewGive) {
+  TestModel many("deploy/demo/chat", {.max_rows = 96}, DType::kBf16, 96);
+  TestModel few("deploy/demo/chat", {.max_rows = 48}, DType::kBf16, 96);
+  std::vector<int32_t> ids(96);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(7 + 31 * i % 2000);
+  ASSERT_GT(ids.size(), Transformer::kMostWideQueries);
+  few.Run({ids.data(), 48});
+  EXPECT_LT(MaxDifference(many.Run(ids), few.Run({&ids[48], 48})), 0.3f);
 }
 
 TEST(Transformer, ProjectsAndWritesTheKeysThatAForwardWrites) {

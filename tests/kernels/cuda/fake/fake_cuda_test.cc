@@ -385,6 +385,7 @@ TEST(FakeCuda, LogitsTakeRoomForTheSequencesOfAStep) {
 TEST(FakeCuda, TheCacheTakesWhatTheDeviceHasFree) {
   TestModel chat("deploy/demo/chat", {.max_rows = 64}, DType::kBf16, 64);
   const auto tokenizer = Tokenizer::Load("deploy/demo/chat").value();
+  chat.device()->ReleaseFreed();
   const int64_t free = FreeDeviceMemory("cuda:0").value();
   const auto engine =
       Engine::Start(&chat.model(), tokenizer.get(), {.max_num_batched_tokens = 64, .max_num_seqs = 16384})

@@ -123,10 +123,13 @@ void AddScalarAttention(Kernels& to) {
 void AddTyped(Kernels& to) {
   ForElements([&](auto* in) {
     using In = Of<decltype(in)>;
-    to[Name("Rope", NameOf<In>())] = {Bind<In*, int64_t, int, int, const float*, float, SequenceTable>(
-        [](char* shared, const auto&... args) {
-          RotateToken<In>(args..., reinterpret_cast<float*>(shared));
-        })};
+    ForBools([&](auto vectors) {
+      to[Name("Rope", NameOf<In>(), vectors.value)] = {
+          Bind<In*, int64_t, int, int, const float*, float, SequenceTable>(
+              [](char* shared, const auto&... args) {
+                RotateToken<In, decltype(vectors)::value>(args..., reinterpret_cast<float*>(shared));
+              })};
+    });
     to[Name("Quantize", NameOf<In>())] = {
         Bind<const In*, TokenArgs>([](char* shared, const In* values, const TokenArgs& args) {
           float* const x = reinterpret_cast<float*>(shared);
@@ -149,11 +152,14 @@ void AddTyped(Kernels& to) {
           sizeof(TileShared)};
       ForPages([&](auto* page) {
         using Page = Of<decltype(page)>;
-        to[Name("RopeWriteKv", NameOf<In>(), NameOf<Out>(), NameOf<Page>())] = {
-            Bind<const In*, int64_t, const Out*, int64_t, const float*, float, SequenceTable, KvPlanes>(
-                [](char* shared, const auto&... args) {
-                  RotateAndWriteToken<In, Out, Page>(args..., reinterpret_cast<float*>(shared));
-                })};
+        ForBools([&](auto vectors) {
+          to[Name("RopeWriteKv", NameOf<In>(), NameOf<Out>(), NameOf<Page>(), vectors.value)] = {
+              Bind<const In*, int64_t, const Out*, int64_t, const float*, float, SequenceTable, KvPlanes,
+                   LayerRun>([](char* shared, const auto&... args) {
+                RotateAndWriteToken<In, Out, Page, decltype(vectors)::value>(
+                    args..., reinterpret_cast<float*>(shared));
+              })};
+        });
         AddScalarAttention<In, Out, Page, 1, 4>(to);
         AddScalarAttention<In, Out, Page, 1, 8>(to);
         AddScalarAttention<In, Out, Page, 8, 4>(to);

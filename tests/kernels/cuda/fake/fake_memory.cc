@@ -38,14 +38,32 @@ cudaError_t Map(void** data, size_t bytes, bool host) {
   return cudaSuccess;
 }
 
-cudaError_t Allocate(void** data, size_t bytes) {
+// Of the card's memory: in the pool, or outside of it.
+size_t Used(bool pooled) {
+  size_t used = 0;
+  for (const auto& [begin, one] : TheWorld().allocations) {
+    used += !one.host && one.pooled == pooled ? one.bytes : 0;
+  }
+  return used;
+}
+
+// What others cannot have: the pool keeps what was freed.
+size_t Taken() { return Used(/*pooled=*/false) + TheWorld().reserved; }
+
+cudaError_t Allocate(void** data, size_t bytes, bool pooled = false) {
   World& world = TheWorld();
   CheckNotCapturing("an allocation");
-  size_t used = 0;
-  for (const auto& [begin, one] : world.allocations) used += one.host ? 0 : one.bytes;
-  if (bytes > world.most_bytes || used + bytes > kDeviceBytes) return cudaErrorMemoryAllocation;
+  // Where memory is short, the pool gives up what it keeps.
+  if (bytes > world.most_bytes || Used(false) + Used(true) + bytes > kDeviceBytes) {
+    return cudaErrorMemoryAllocation;
+  }
   ++world.counts.allocations;
-  return Map(data, bytes, /*host=*/false);
+  const cudaError_t error = Map(data, bytes, /*host=*/false);
+  if (error == cudaSuccess && pooled) {
+    world.allocations[static_cast<const char*>(*data)].pooled = true;
+    world.reserved = std::max(world.reserved, Used(true));
+  }
+  return error;
 }
 
 // Nothing may touch it any more: the addresses are not given out again.
@@ -135,7 +153,7 @@ cudaError_t cudaMallocFromPoolAsync(void** data, size_t bytes, cudaMemPool_t, cu
   FAKE_ENTER();
   const bool waits = world.waits_for_frees && world.freed != nullptr && !world.freed->done;
   if (waits) Enqueue(stream, {"allocation", nullptr, nullptr, world.freed}, false);
-  return Allocate(data, bytes);
+  return Allocate(data, bytes, /*pooled=*/true);
 }
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
   FAKE_ENTER();
@@ -179,15 +197,21 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, vo
   }
   return cudaSuccess;
 }
-cudaError_t cudaMemPoolDestroy(cudaMemPool_t) { return cudaSuccess; }
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) {
+  FAKE_ENTER();
+  world.reserved = Used(/*pooled=*/true);
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t) {
+  TheWorld().reserved = Used(/*pooled=*/true);
+  return cudaSuccess;
+}
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   World& world = TheWorld();
   const std::lock_guard lock(world.mutex);
-  size_t used = 0;
-  for (const auto& [begin, one] : world.allocations) used += one.host ? 0 : one.bytes;
   *total = kDeviceBytes;
-  *free = kDeviceBytes - std::min(used, kDeviceBytes);
+  *free = kDeviceBytes - std::min(Taken(), kDeviceBytes);
   return world.sticky;
 }
 

@@ -250,12 +250,15 @@ void AddRows(Costs& to, const std::string& in, const std::string& out) {
     }
   }
   for (const auto& [page, page_bytes] : {std::pair("float", 4), std::pair("Bf16", 2), std::pair("Fp8", 1)}) {
-    to["RopeWriteKv<" + in + ", " + out + ", " + page + ">"] =
-        Counted<const In*, int64_t, const Out*, int64_t, const float*, float, SequenceTable, KvPlanes>(
-            [bytes = page_bytes](int64_t, const In*, int64_t, const Out*, int64_t, const float*, float,
-                                 const SequenceTable& table, const KvPlanes& kv) -> Cost {
-              return {table.tokens * kv.kv_heads * kv.head_dim * (kBoth + 2 * bytes), 0};
-            });
+    for (const char* const vectors : {"true", "false"}) {
+      to["RopeWriteKv<" + in + ", " + out + ", " + page + ", " + vectors + ">"] =
+          Counted<const In*, int64_t, const Out*, int64_t, const float*, float, SequenceTable, KvPlanes,
+                  LayerRun>([bytes = page_bytes](int64_t, const In*, int64_t, const Out*, int64_t,
+                                                 const float*, float, const SequenceTable& table,
+                                                 const KvPlanes& kv, const LayerRun& run) -> Cost {
+            return {run.layers * table.tokens * kv.kv_heads * kv.head_dim * (kBoth + 2 * bytes), 0};
+          });
+    }
   }
 }
 
@@ -277,11 +280,16 @@ Costs MakeCosts() {
   AddRows<float, Bf16>(to, "float", "Bf16");
   AddRows<Bf16, float>(to, "Bf16", "float");
   AddRows<Bf16, Bf16>(to, "Bf16", "Bf16");
-  to["Rope<float>"] = Counted<float*, int64_t, int, int, const float*, float, SequenceTable>(
-      [](int64_t, float*, int64_t, int heads, int half, const float*, float,
-         const SequenceTable& table) -> Cost {
-        return {table.tokens * heads * 2 * half * 8, 0};
-      });
+  for (const auto& [type, bytes] : {std::pair("float", 4), std::pair("Bf16", 2)}) {
+    for (const char* const vectors : {"true", "false"}) {
+      to[std::string("Rope<") + type + ", " + vectors + ">"] =
+          Counted<void*, int64_t, int, int, const float*, float, SequenceTable>(
+              [bytes = bytes](int64_t, void*, int64_t, int heads, int half, const float*, float,
+                              const SequenceTable& table) -> Cost {
+                return {table.tokens * heads * 2 * half * 2 * bytes, 0};
+              });
+    }
+  }
   // Of rows whose token is the likeliest; others are gone over several times.
   to["Sample"] = Counted<SampleArgs>([](int64_t grid, const SampleArgs& args) -> Cost {
     return {grid * args.vocab * 4, 0};

@@ -53,6 +53,7 @@ struct Allocation {
   char* mapping;
   size_t mapped;
   bool host = false;
+  bool pooled = false;  // of the one pool
 };
 
 // Everything behind one lock.
@@ -70,6 +71,7 @@ struct World {
   std::map<const void*, size_t> shared_limits;  // cudaFuncSetAttribute
   std::shared_ptr<Mark> freed;                  // of the latest cudaFreeAsync; null: there was none
   bool waits_for_frees = true;                  // cudaMemPoolReuseAllowInternalDependencies of the one pool
+  size_t reserved = 0;  // by the pool: the most that it has had in use since it was trimmed
   Counts counts;
   size_t most_bytes = SIZE_MAX;
   int64_t launches_left = INT64_MAX;

@@ -15,6 +15,7 @@
 #include "runtime/codec/open_codec.h"
 #include "runtime/codec/outbox.h"
 #include "runtime/codec/staging_ring.h"
+#include "runtime/engine/encoding_observer.h"
 #include "runtime/evaluate/in_process_handoff.h"
 #include "tests/kernels/cuda/fake/fake_cuda.h"
 #include "tests/testing/test_model.h"
@@ -61,7 +62,8 @@ class PinnedSink : public FrameSink {
   std::deque<absl::Span<uint8_t>> reserved_;  // oldest first
 };
 
-// Encodes tokens before `end`, and counts what that asks of the host before the last layer.
+// Encodes tokens before `end`, and counts what that asks of the host before the last layer. Keys and values are where they happen
+// to be.
 class CountedEncoding : public LayerObserver {
  public:
   CountedEncoding(const EncoderFactory& codec, int64_t end, int layers, FrameSink* sink)
@@ -215,6 +217,52 @@ TEST_F(FakeCudaFrames, AreEncodedWithoutWaitingForTheDevice) {
     EXPECT_EQ(found, want);
     std::printf("%-10s %3ld frames: %4.2f waits each before a pass is enqueued\n", format.name, frames,
                 static_cast<double>(waits) / static_cast<double>(frames));
+  }
+}
+
+// Encoders of one codec gather in the same rows, and those of another want keys and values elsewhere.
+TEST_F(FakeCudaFrames, AreTheSameWhoeverSharesTheStep) {
+  // Products of 9 to 64 rows give each row the same bits.
+  TestModel shared("deploy/demo/base", {.max_rows = 64}, DType::kBf16, 64);
+  Transformer& model = shared.model();
+  constexpr const char* kArtifact = "deploy/demo/codec";
+  const auto p0 = OpenEncoders("aludel-p0", kArtifact, model).value();
+  const auto p2 = OpenEncoders("aludel-p2", kArtifact, model).value();
+  const EncoderFactory* const codecs[] = {p2.get(), p2.get(), p0.get()};
+  constexpr int64_t kSizes[] = {13, 16, 11};
+  constexpr int64_t kBegins[] = {0, 13, 29};
+  using Payloads = std::vector<std::vector<uint8_t>>;
+  const auto encode = [&](const std::vector<int>& which) {
+    std::vector<FrameStore> stores;
+    for (const int i : which) stores.emplace_back(codecs[i]->spec());
+    std::vector<std::unique_ptr<EncodingObserver>> observers;
+    std::vector<BatchItem> items;
+    for (size_t at = 0; at < which.size(); ++at) {
+      const int i = which[at];
+      observers.push_back(
+          std::make_unique<EncodingObserver>(0, codecs[i]->NewEncoder().value(), &stores[at]));
+      BatchItem& item = items.emplace_back();
+      item.ids = absl::MakeConstSpan(prompt_).subspan(kBegins[i], kSizes[i]);
+      item.blocks = shared.table().ids().subspan(i, 1);
+      item.observer = observers.back().get();
+    }
+    std::vector<float> logits;
+    EXPECT_TRUE(model.Forward(absl::MakeSpan(items), shared.pool(), &logits).ok());
+    std::vector<Payloads> payloads;
+    for (size_t at = 0; at < which.size(); ++at) {
+      EXPECT_TRUE(items[at].observer_status.ok()) << items[at].observer_status;
+      Payloads& of = payloads.emplace_back();
+      for (const StoredFrame& frame : stores[at].frames()) of.push_back(frame.payload);
+      EXPECT_FALSE(of.empty());
+    }
+    return payloads;
+  };
+  std::vector<Payloads> alone;
+  for (const int i : {0, 1, 2}) alone.push_back(encode({i}).front());
+  EXPECT_NE(alone[0], alone[1]);
+  for (const std::vector<int>& which : {std::vector{0, 1}, std::vector{2, 1}, std::vector{2, 0, 1}}) {
+    const std::vector<Payloads> together = encode(which);
+    for (size_t at = 0; at < which.size(); ++at) EXPECT_EQ(together[at], alone[which[at]]);
   }
 }
 

@@ -63,6 +63,24 @@ TEST(FakeCuda, AllocationsWaitForTheMemoryThatIsMissing) {
   device->DestroyStream(stream);
 }
 
+TEST(FakeCuda, MemoryThatWasFreedIsFreeForOthersOnceItIsReleased) {
+  const auto device = Open();
+  const Stream stream = device->CreateStream().value();
+  const Buffer to = device->Allocate(4000).value();
+  device->ReleaseFreed();
+  const int64_t before = FreeDeviceMemory("cuda:0").value();
+  constexpr int64_t kBytes = int64_t{1} << 30;
+  {
+    const Buffer large = device->Allocate(kBytes).value();
+    device->Copy(to.data(), large.data(), 4000, stream);
+  }
+  EXPECT_EQ(FreeDeviceMemory("cuda:0").value(), before - kBytes);  // kept for this process
+  device->ReleaseFreed();
+  EXPECT_EQ(FreeDeviceMemory("cuda:0").value(), before);
+  EXPECT_TRUE(device->Synchronize(stream).ok());
+  device->DestroyStream(stream);
+}
+
 TEST(FakeCuda, MemoryThatIsNotThereIsAStatus) {
   const auto device = Open();
   FailAllocationsAbove(1 << 20);

@@ -1,12 +1,18 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <random>
+#include <string>
 #include <tuple>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/codec/aludel/affine.h"
 #include "runtime/codec/aludel/encode.h"
 #include "runtime/codec/aludel/reconstruct.h"
 #include "runtime/codec/handoff.h"
+#include "runtime/codec/scd/projector.h"
 #include "runtime/evaluate/in_process_handoff.h"
 #include "tests/testing/test_model.h"
 
@@ -24,6 +30,62 @@ struct Structure {
   LatentPacking packing;
   int64_t head, tail;
 };
+
+// Of biases that bf16 does not hold, beside products that cancel most of them.
+TEST(AludelAffine, AddsItsBiasBeforeTheResultIsRounded) {
+  constexpr int64_t kRows = 21, kBefore = 16, kBehind = 40, kIn = kBefore + kBehind, kOut = 24;
+  const uint64_t seed = std::random_device{}();
+  RecordProperty("seed", std::to_string(seed));
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  for (const DType compute : {DType::kF32, DType::kBf16}) {
+    TestModel test("deploy/demo/chat", {.compute = compute, .max_rows = 32}, DType::kBf16, 16);
+    Transformer& model = test.model();
+    HostMatrix w = HostMatrix::Zeros(kOut, kIn);
+    for (float& value : w.values) value = RoundToBf16(normal(random));
+    std::vector<float> bias(kOut), x(kRows * kIn);
+    for (float& value : x) value = RoundToBf16(normal(random));
+    std::vector<double> want(kRows * kOut);
+    for (int64_t o = 0; o < kOut; ++o) {
+      const auto dot = [&](int64_t r) {
+        double sum = 0;
+        for (int64_t i = 0; i < kIn; ++i) sum += double{x[r * kIn + i]} * w.row(o)[i];
+        return sum;
+      };
+      bias[o] = static_cast<float>(0.01 * normal(random) - dot(0));
+      for (int64_t r = 0; r < kRows; ++r) want[r * kOut + o] = dot(r) + bias[o];
+    }
+    const Affine affine = PackAffine(model, w, bias, kBefore).value();
+    const int64_t ones = BiasColumns(model), cols = ones + kIn;
+    const Buffer rows = AllocateWithOnes(model, PaddedRows(kRows), cols, kBefore).value();
+    std::vector<Bf16> narrow(x.size());
+    std::transform(x.begin(), x.end(), narrow.begin(), ToBf16);
+    const size_t element = SizeOf(compute);
+    const char* const from = compute == DType::kF32 ? reinterpret_cast<const char*>(x.data())
+                                                    : reinterpret_cast<const char*>(narrow.data());
+    for (int64_t r = 0; r < kRows; ++r) {
+      char* const to = rows.as<char>() + r * cols * element;
+      test.device()->CopyToDevice(to, from + r * kIn * element, kBefore * element, model.stream());
+      test.device()->CopyToDevice(to + (kBefore + ones) * element, from + (r * kIn + kBefore) * element,
+                                  kBehind * element, model.stream());
+    }
+    const Buffer out = test.device()->Allocate(PaddedRows(kRows) * kOut * sizeof(float)).value();
+    const TensorView there{rows.data(), compute, kRows, cols, cols};
+    for (const DType type : {DType::kF32, compute}) {
+      MultiplyPadded(model, there, *affine.w, affine.added(), /*accumulate=*/false, out.data(), type);
+      std::vector<char> bytes(kRows * kOut * SizeOf(type));
+      test.device()->CopyToHost(bytes.data(), out.data(), bytes.size(), model.stream());
+      ASSERT_TRUE(test.device()->Synchronize(model.stream()).ok());
+      for (int64_t i = 0; i < kRows * kOut; ++i) {
+        const float found = type == DType::kF32 ? reinterpret_cast<const float*>(bytes.data())[i]
+                                                : ToFloat(reinterpret_cast<const Bf16*>(bytes.data())[i]);
+        // Half a step of what it is rounded to, and the sums' own error.
+        const double rounding = type == DType::kF32 ? 0 : 0x1p-8 * std::fabs(want[i]);
+        ASSERT_LE(std::fabs(found - want[i]), rounding + 2e-5) << Name(type) << ", " << i;
+      }
+    }
+  }
+}
 
 // Codes that keep everything, finely quantized: with them the codec must add nothing of its own.
 class KeepingAludel : public ::testing::TestWithParam<Structure> {
