@@ -158,7 +158,8 @@ class Benchmark {
     for (const std::string& name : options_.formats) {
       Contestant contestant;
       ALUDEL_ASSIGN_OR_RETURN(contestant.encoder, OpenEncoders(name, codec, *producer_));
-      ALUDEL_ASSIGN_OR_RETURN(contestant.decoder, OpenDecoders(name, codec, *consumer_));
+      ALUDEL_ASSIGN_OR_RETURN(contestant.decoder,
+                              OpenDecoders(name, codec, *consumer_, /*adapter_hash=*/"", RangeCheck::kOff));
       contestant.frames = std::make_unique<FrameArena>(device_);
       contestants_.push_back(std::move(contestant));
     }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/calibrate/aludel/latent_spectrum.h"
 #include "runtime/calibrate/handoff_probe.h"
 #include "runtime/calibrate/trained_decoder.h"
 #include "runtime/calibrate/tune_aludel.h"
@@ -28,6 +29,8 @@ struct AludelCandidate {
   AludelEncoderWeights encoder;
   std::vector<FittedDecoder> decoders;         // [consumers]
   std::vector<HandoffProbe::Result> measured;  // [consumers]
+  double end_share = 0;                        // of held-out prompts, see AludelShape
+  std::vector<LatentSpectrum> spectra;         // [groups]; empty where the encoder was there before
 
   // Of the worst consumer. The bound is what a promise needs: the mean over some held-out prompts is as
   // often too small as too large.

@@ -128,6 +128,7 @@ absl::StatusOr<OldFormat> LoadOldFormat(const AludelJob& job, const std::optiona
     return absl::FailedPreconditionError(absl::StrCat("format \"", name, "\" is of another preset"));
   }
   OldFormat found{.shape = format->aludel};
+  found.shape.end_share.reset();  // what is measured is to be seen whatever its codes
   ALUDEL_ASSIGN_OR_RETURN(found.encoder, LoadAludelEncoder(*old, *format, config.kv_dim(), config.hidden));
   if (!job.retune) return found;
   for (const std::string& consumer : models.consumers) {
@@ -163,6 +164,9 @@ absl::StatusOr<std::string> SaveFormat(const AludelJob& job, const std::optional
   const ArtifactFormat* const extended = Extends(job) ? replaced : nullptr;
   format.kind = ArtifactKind::kAludel;
   format.aludel = outcome.chosen.shape;
+  // Of an extended format: what its encoder has met so far is no stranger, and neither is this job's text.
+  format.aludel.end_share =
+      std::max(outcome.chosen.end_share, extended == nullptr ? 0.0 : extended->aludel.end_share.value_or(0));
   ALUDEL_RETURN_IF_ERROR(FillNotes(job, extended, outcome, &format));
   if (extended == nullptr) {
     ALUDEL_ASSIGN_OR_RETURN(format.encoder, writer.AddEncoder(name, outcome.chosen.encoder));

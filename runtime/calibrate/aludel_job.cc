@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/device_health.h"
+#include "runtime/calibrate/aludel/end_share_meter.h"
 #include "runtime/calibrate/aludel_candidate.h"
 #include "runtime/calibrate/aludel_format.h"
 #include "runtime/calibrate/aludel_inputs.h"
@@ -59,6 +60,10 @@ class AludelFitter : public CandidateFitter {
     candidate.shape.groups =
         MakeGroups(inputs_.producer->config(), recomputed_layers, job_.options.group_layers);
     candidate.encoder = QuantizeTo(bytes, *analysis, &candidate.shape);
+    for (size_t g = 0; g < candidate.encoder.size(); ++g) {
+      candidate.spectra.push_back(
+          MakeSpectrum(analysis->energies[g], candidate.shape.groups[g], candidate.encoder[g].grid.step));
+    }
     ALUDEL_RETURN_IF_ERROR(FitDecoders(*analysis, &candidate));
     ALUDEL_RETURN_IF_ERROR(Measure(&candidate));
     Report(candidate);
@@ -88,16 +93,20 @@ class AludelFitter : public CandidateFitter {
   absl::Status Measure(AludelCandidate* candidate) override {
     clock_.Begin(Stage::kMeasurement);
     candidate->measured.clear();
+    EndShareMeter ends(candidate->shape, candidate->encoder);
     ALUDEL_ASSIGN_OR_RETURN(const auto encoder, MakeAludelEncoders("candidate", "", candidate->shape,
                                                                    candidate->encoder, *inputs_.producer));
     for (size_t c = 0; c < inputs_.consumers.size(); ++c) {
       ALUDEL_ASSIGN_OR_RETURN(const auto decoder,
                               MakeAludelDecoders("candidate", "", candidate->shape,
                                                  candidate->decoders[c].weights, *inputs_.consumers[c]));
-      ALUDEL_ASSIGN_OR_RETURN(const HandoffProbe::Result result,
-                              inputs_.probes[c]->Measure(*encoder, *decoder));
+      ALUDEL_ASSIGN_OR_RETURN(
+          const HandoffProbe::Result result,
+          inputs_.probes[c]->Measure(*encoder, *decoder,
+                                     [&ends](const StoredFrame& frame) { return ends.Add(frame); }));
       candidate->measured.push_back(result);
     }
+    candidate->end_share = ends.largest();
     return absl::OkStatus();
   }
 

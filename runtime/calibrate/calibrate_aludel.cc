@@ -300,6 +300,7 @@ absl::StatusOr<AludelAnalysis> AnalyzeAludel(const AludelStates& states, const M
     ALUDEL_ASSIGN_OR_RETURN(EncoderFit fit,
                             FitEncoder(*states.producer, targets, options.recomputed_layers, groups[g],
                                        MostRank(bytes_per_token, config, groups, options), options.encoder));
+    analysis.energies.push_back(fit.energy);
     if (options.allocation == BitAllocation::kUniform) EqualiseEnergy(&fit);
     analysis.samples.push_back(SampleLatents(fit.matrix, fit.side, fit.offset, *states.producer,
                                              options.recomputed_layers, groups[g]));

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "runtime/codec/handoff.h"
-#include "runtime/evaluate/in_process_handoff.h"
 #include "runtime/evaluate/score.h"
 #include "runtime/status_macros.h"
 
@@ -49,8 +48,9 @@ absl::StatusOr<std::unique_ptr<HandoffProbe>> HandoffProbe::Create(
   return probe;
 }
 
-absl::StatusOr<HandoffProbe::Result> HandoffProbe::Measure(const EncoderFactory& encoder,
-                                                           const DecoderFactory& decoder) {
+absl::StatusOr<HandoffProbe::Result> HandoffProbe::Measure(
+    const EncoderFactory& encoder, const DecoderFactory& decoder,
+    const std::function<absl::Status(const StoredFrame&)>& visit) {
   std::vector<double> kl_sums, answer_lengths;  // per prompt
   double bytes = 0;
   double prompt_tokens = 0;
@@ -61,6 +61,9 @@ absl::StatusOr<HandoffProbe::Result> HandoffProbe::Measure(const EncoderFactory&
     EncodeTask task{&encoder, &frames, range.end};
     ALUDEL_RETURN_IF_ERROR(
         EncodePrompt(producer_, *producer_pool_, trial.prompt, tokens, absl::MakeSpan(&task, 1)));
+    for (const StoredFrame& frame : frames.frames()) {
+      if (visit) ALUDEL_RETURN_IF_ERROR(visit(frame));
+    }
     BlockTable table;
     ALUDEL_RETURN_IF_ERROR(
         table.Grow(*consumer_pool_, tokens + 1 + static_cast<int64_t>(trial.oracle.tokens.size())));

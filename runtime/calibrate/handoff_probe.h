@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "absl/types/span.h"
 #include "runtime/calibrate/fit/statistics.h"
 #include "runtime/codec/codec.h"
+#include "runtime/evaluate/in_process_handoff.h"
 #include "runtime/evaluate/oracle.h"
 
 namespace aludel {
@@ -27,7 +29,9 @@ class HandoffProbe {
     double kl_bound = 0;         // upper end of its 95 % bootstrap interval over prompts
     double bytes_per_token = 0;  // frames with headers over prompt tokens
   };
-  absl::StatusOr<Result> Measure(const EncoderFactory& encoder, const DecoderFactory& decoder);
+  // `visit`, where there is one, sees every frame.
+  absl::StatusOr<Result> Measure(const EncoderFactory& encoder, const DecoderFactory& decoder,
+                                 const std::function<absl::Status(const StoredFrame&)>& visit = nullptr);
 
  private:
   HandoffProbe(Transformer& producer, Transformer& consumer) : producer_(producer), consumer_(consumer) {}

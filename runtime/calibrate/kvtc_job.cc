@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "runtime/calibrate/aludel/end_share_meter.h"
 #include "runtime/calibrate/aludel/kvtc.h"
 #include "runtime/calibrate/calibration_setup.h"
 #include "runtime/calibrate/handoff_probe.h"
@@ -157,7 +158,11 @@ class KvtcCalibration {
                             MakeAludelEncoders("candidate", "", shape_, encoder_, *producer_));
     ALUDEL_ASSIGN_OR_RETURN(const auto decoder,
                             MakeAludelDecoders("candidate", "", shape_, decoder_, *consumer_));
-    ALUDEL_ASSIGN_OR_RETURN(measured_, probe_->Measure(*encoder, *decoder));
+    EndShareMeter ends(shape_, encoder_);
+    ALUDEL_ASSIGN_OR_RETURN(measured_, probe_->Measure(*encoder, *decoder, [&ends](const StoredFrame& frame) {
+      return ends.Add(frame);
+    }));
+    end_share_ = ends.largest();
     if (StopAsked()) return absl::CancelledError("calibration was interrupted");
     return absl::OkStatus();
   }
@@ -176,6 +181,7 @@ class KvtcCalibration {
     }
     format.kind = ArtifactKind::kAludel;
     format.aludel = shape_;
+    format.aludel.end_share = end_share_;
     ALUDEL_ASSIGN_OR_RETURN(format.notes["data"], DescribeData(job_.base.data));
     format.notes["prompts"] = absl::StrFormat("%d fitted (%d tokens), %d held out", prompts_.train.size(),
                                               TokenCount(prompts_.train), prompts_.held_out.size());
@@ -207,6 +213,7 @@ class KvtcCalibration {
   AludelEncoderWeights encoder_;
   AludelDecoderWeights decoder_;
   HandoffProbe::Result measured_;
+  double end_share_ = 0;
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "runtime/calibrate/aludel/end_share_meter.h"
 #include "runtime/calibrate/aludel/fit_decays.h"
 #include "runtime/calibrate/calibration_setup.h"
 #include "runtime/codec/aludel/encode.h"
@@ -104,7 +105,7 @@ class Repacking {
     if (!video) ALUDEL_RETURN_IF_ERROR(FitScales(format.aludel, &encoder));
     ALUDEL_ASSIGN_OR_RETURN(const std::string data, DescribeData(job_.base.data));
     if (!video) format.notes["scales"] = absl::StrFormat("%d prompts of %s", prompts_.train.size(), data);
-    ALUDEL_ASSIGN_OR_RETURN(const double bytes, BytesPerToken(format.aludel, encoder));
+    ALUDEL_ASSIGN_OR_RETURN(const double bytes, BytesPerToken(encoder, &format.aludel));
     PrintLine(absl::StrFormat("%s: %s, %.2f bytes a token of %d held-out prompts", format.name,
                               Name(format.aludel.packing), bytes, prompts_.held_out.size()));
     const std::map<std::string, std::vector<float>> scales = ListScales(encoder, format.aludel.packing);
@@ -164,13 +165,17 @@ class Repacking {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<double> BytesPerToken(const AludelShape& shape, const AludelEncoderWeights& encoder) {
+  // Of held-out prompts; with their codes the shape's share at ends may rise.
+  absl::StatusOr<double> BytesPerToken(const AludelEncoderWeights& encoder, AludelShape* shape) {
     double bytes = 0, tokens = 0;
-    const auto measure = [&](const FrameStore& frames) {
+    EndShareMeter ends(*shape, encoder);
+    const auto measure = [&](const FrameStore& frames) -> absl::Status {
       bytes += static_cast<double>(frames.total_bytes());
+      for (const StoredFrame& frame : frames.frames()) ALUDEL_RETURN_IF_ERROR(ends.Add(frame));
       return absl::OkStatus();
     };
-    ALUDEL_RETURN_IF_ERROR(Encode(shape, encoder, "measure bytes", prompts_.held_out, measure));
+    ALUDEL_RETURN_IF_ERROR(Encode(*shape, encoder, "measure bytes", prompts_.held_out, measure));
+    shape->end_share = std::max(ends.largest(), shape->end_share.value_or(0));
     for (const std::vector<int32_t>& prompt : prompts_.held_out) tokens += static_cast<double>(prompt.size());
     return bytes / tokens;
   }

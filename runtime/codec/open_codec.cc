@@ -141,7 +141,8 @@ absl::StatusOr<std::unique_ptr<EncoderFactory>> OpenEncoders(absl::string_view f
 absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view format,
                                                              const std::string& artifact,
                                                              const Transformer& consumer,
-                                                             absl::string_view adapter_hash) {
+                                                             absl::string_view adapter_hash,
+                                                             RangeCheck range_check) {
   if (format == "raw") return MakeRawDecoders(consumer);
   if (format == "lossless") return MakeLosslessDecoders(consumer);
   if (format == "int8") return MakeQuantizedDecoders(8, consumer);
@@ -164,6 +165,7 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view f
     for (const auto& group : weights) ALUDEL_RETURN_IF_ERROR(CheckPlanes(named, &group.grid));
     AludelShape shape = entry->aludel;
     shape.planes = named.planes;
+    if (range_check == RangeCheck::kOff) shape.end_share.reset();
     return Named(
         MakeAludelDecoders(std::string(format), hash, std::move(shape), weights, consumer, named.base_planes),
         *decoder);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,11 +18,15 @@ namespace aludel {
 absl::StatusOr<std::unique_ptr<EncoderFactory>> OpenEncoders(absl::string_view format,
                                                              const std::string& artifact,
                                                              const Transformer& producer);
+// Whether decoders fail prompts that are unlike what their codec was fitted to (AludelShape::end_share), as servers want. What
+// measures codecs wants to see what these lose.
+enum class RangeCheck : uint8_t { kOn, kOff };
 // `adapter_hash`: for sequences of that adapter over the model (LoraWeights::hash()); "": for the model alone.
 absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view format,
                                                              const std::string& artifact,
                                                              const Transformer& consumer,
-                                                             absl::string_view adapter_hash = "");
+                                                             absl::string_view adapter_hash = "",
+                                                             RangeCheck range_check = RangeCheck::kOn);
 
 // Wire formats that a server offers with this artifact directory if not told otherwise, "raw" first; none of packing video.
 // With a consumer's model hash, only those that it has a decoder for.

@@ -90,7 +90,8 @@ absl::Status PairUnderTest::OpenFormats(const EvaluateJob& job) {
     if (std::find(controls.begin(), controls.end(), name) == controls.end()) {
       ALUDEL_ASSIGN_OR_RETURN(format.encoder, OpenEncoders(name, codec, *producer_));
     }
-    ALUDEL_ASSIGN_OR_RETURN(format.decoder, OpenDecoders(name, codec, *consumer_));
+    ALUDEL_ASSIGN_OR_RETURN(format.decoder,
+                            OpenDecoders(name, codec, *consumer_, /*adapter_hash=*/"", RangeCheck::kOff));
     format.name = format.decoder->spec().name;
     if (format.decoder->spec().base_planes > 0) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -62,6 +62,8 @@ DecodeMetrics::DecodeMetrics(Metrics* metrics)
     replans_.Add({{"reason", StatusName(reason)}}, 0);
     handoffs.ExpectHandoff("received", StatusName(reason));
   }
+  // A codec that cannot hold the prompt.
+  fallbacks_.Add({{"reason", StatusName(absl::StatusCode::kOutOfRange)}}, 0);
   handoffs.ExpectHandoff("received", StatusName(absl::StatusCode::kOk));
   for (uint8_t outcome = 0; outcome < kUpgradeOutcomes; ++outcome) {
     upgrades_.Add({{"outcome", Name(static_cast<UpgradeOutcome>(outcome))}}, 0);

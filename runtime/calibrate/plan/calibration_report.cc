@@ -105,6 +105,18 @@ std::string CalibrationReport::ToJson(const StageClock& clock) const {
   }
   for (const AludelCandidate& candidate : tried) json["tried"].push_back(PointJson(candidate, consumers));
   json["chosen"] = PointJson(chosen, consumers);
+  json["chosen"]["end_share"] = chosen.end_share;
+  for (const LatentSpectrum& spectrum : chosen.spectra) {
+    json["spectra"].push_back({{"first_layer", spectrum.group.first_layer},
+                               {"layers", spectrum.group.layers},
+                               {"latents", spectrum.group.rank},
+                               {"fitted", spectrum.fitted},
+                               {"step", spectrum.step},
+                               {"energy_sent", spectrum.sent},
+                               {"energy_of_first_eighth", spectrum.first_eighth},
+                               {"energy_of_first_quarter", spectrum.first_quarter},
+                               {"energy_of_first_half", spectrum.first_half}});
+  }
   for (size_t c = 0; c < chosen.decoders.size() && c < consumers.size(); ++c) {
     for (const LayerLoss& layer : chosen.decoders[c].layers) {
       json["layers"].push_back(
@@ -112,6 +124,26 @@ std::string CalibrationReport::ToJson(const StageClock& clock) const {
     }
   }
   return json.dump(1) + "\n";
+}
+
+std::string CalibrationReport::Spectra() const {
+  if (chosen.spectra.empty())
+    return "\nThe encoder was there before: it was not fitted, and its latents' energies are not known\n";
+  std::string table = absl::StrFormat(
+      "\nEnergy of each group's latents on the prompts of the fit\n%-12s %8s %8s %10s %12s %12s %12s\n",
+      "layers", "latents", "fitted", "sent", "first 1/8", "first 1/4", "first 1/2");
+  for (const LatentSpectrum& spectrum : chosen.spectra) {
+    const int first = spectrum.group.first_layer;
+    absl::StrAppendFormat(&table, "%-12s %8d %8d %9.2f%% %11.2f%% %11.2f%% %11.2f%%\n",
+                          absl::StrCat(first, "-", first + spectrum.group.layers - 1), spectrum.group.rank,
+                          spectrum.fitted, 100 * spectrum.sent, 100 * spectrum.first_eighth,
+                          100 * spectrum.first_quarter, 100 * spectrum.first_half);
+  }
+  absl::StrAppendFormat(
+      &table,
+      "Of any 64 tokens of a held-out prompt at most %.3g %% of the codes were at the ends of their ranges\n",
+      100 * chosen.end_share);
+  return table;
 }
 
 std::string CalibrationReport::ToText(const StageClock& clock) const {
@@ -124,10 +156,17 @@ std::string CalibrationReport::ToText(const StageClock& clock) const {
     absl::StrAppendFormat(&text, "%-18d %14.1f %10.4f %10.4f\n", candidate.shape.recomputed_layers,
                           candidate.bytes(), candidate.kl(), candidate.kl_bound());
   }
+  if (tried.size() == 1) {
+    absl::StrAppend(&text,
+                    "One rate was tried: this is no curve. --bytes-per-token with another rate and another "
+                    "--format gives "
+                    "a further point.\n");
+  }
   absl::StrAppend(&text, "\nChosen\n");
   for (size_t c = 0; c < chosen.measured.size() && c < consumers.size(); ++c) {
     absl::StrAppend(&text, chosen.Describe(c, consumers[c], raw_bytes), "\n");
   }
+  absl::StrAppend(&text, Spectra());
   absl::StrAppend(&text,
                   "\nError of each layer on held-out tokens before tuning, over its variance; fits weigh "
                   "what answers feel\n");
@@ -144,6 +183,8 @@ AludelCandidate Findings(const AludelCandidate& candidate) {
   AludelCandidate findings;
   findings.shape = candidate.shape;
   findings.measured = candidate.measured;
+  findings.end_share = candidate.end_share;
+  findings.spectra = candidate.spectra;
   for (const FittedDecoder& fit : candidate.decoders) {
     findings.decoders.push_back(
         {{}, fit.train_error, fit.held_out_error, fit.width, fit.tuned, fit.layers, fit.steps, fit.cut_from});

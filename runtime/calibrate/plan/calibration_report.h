@@ -11,7 +11,7 @@
 namespace aludel {
 
 // What a run did, for people and programs: what was planned of every stage and what it took, every rate that was tried
-// and its loss, what was chosen, and the error of each layer.
+// and its loss, what was chosen, how its latents share their energy, and the error of each layer.
 struct CalibrationReport {
   std::string format;
   std::vector<std::string> consumers;
@@ -26,6 +26,10 @@ struct CalibrationReport {
   std::string ToText(const StageClock& clock) const;
   // The plan beside what it took, a row for each stage.
   std::string PlanAndActual(const StageClock& clock) const;
+
+ private:
+  // A row for each group of the chosen point.
+  std::string Spectra() const;
 };
 
 // Without its weights.

@@ -8,6 +8,7 @@
 #include "kernels/check.h"
 #include "kernels/stream_marks.h"
 #include "runtime/codec/aludel/affine.h"
+#include "runtime/codec/aludel/code_range.h"
 #include "runtime/codec/aludel/latent_packing.h"
 #include "runtime/codec/aludel/plane_upgrades.h"
 #include "runtime/codec/aludel/spec.h"
@@ -150,6 +151,7 @@ class AludelDecoder : public KvDecoder {
       return absl::DataLossError(
           absl::StrFormat("frame of layer %d: %s", coverage.first_layer, planes.status().message()));
     }
+    ALUDEL_RETURN_IF_ERROR(CheckRange(*group, planes->bytes, coverage.tokens));
     Device& device = *model_.device();
     const size_t bytes = planes->bytes.size();
     if (work_.wire.size() < bytes) {
@@ -185,6 +187,22 @@ class AludelDecoder : public KvDecoder {
     return absl::DataLossError(
         absl::StrFormat("frame holds layers [%d, %d), which are no group of its format", coverage.first_layer,
                         coverage.first_layer + coverage.layers));
+  }
+
+  // OutOfRange where a frame has far more codes at the ends of their ranges than calibration saw. Of a cut frame nobody can tell;
+  // and of one in two parts the second would come too late to fail a prompt whose answer has begun.
+  absl::Status CheckRange(const DecoderGroup& group, absl::Span<const uint8_t> planes, int64_t tokens) const {
+    const bool cut = shape_.planes > 0 && shape_.planes < group.grid.planes;
+    if (!shape_.end_share.has_value() || cut || !upgrades_.empty()) return absl::OkStatus();
+    const EndCodes most = MostEndCodes(planes, group.grid.bits, shape_.packing, tokens);
+    const int64_t allowed = MostEndCodesAllowed(*shape_.end_share, group.shape.rank);
+    if (most.at_ends <= allowed) return absl::OkStatus();
+    return absl::OutOfRangeError(
+        absl::StrFormat("layers %d-%d: %d of %d codes are at the end of their range (artifact expects at "
+                        "most %.2g %%, and %d codes "
+                        "are taken): the prompt is unlike what the codec was fitted to",
+                        group.shape.first_layer, group.shape.first_layer + group.shape.layers - 1,
+                        most.at_ends, most.codes, 100 * *shape_.end_share, allowed));
   }
 
   size_t element() const { return SizeOf(model_.options().compute); }

@@ -77,6 +77,9 @@ struct AludelShape {
   LatentPacking packing = LatentPacking::kDeflate;
   // Of LatentPacking::kEmbedded, in memory alone: planes of a frame, 0: all of the grids'. Decoders refuse others.
   int planes = 0;
+  // The largest EndShare (code_range.h) among the prompts that calibration held out. Decoders fail frames that are far above
+  // it; none: not known, and no frame is.
+  std::optional<double> end_share;
   std::vector<AludelGroup> groups;  // contiguous, from layer recomputed_layers + 1 to the last
 
   bool has_side() const { return recomputed_layers >= 0; }

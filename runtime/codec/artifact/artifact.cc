@@ -154,6 +154,10 @@ absl::StatusOr<AludelShape> ParseAludel(const Reader& reader) {
                                      "\", want \"rans\", \"embedded\", \"deflate\", \"video\" or \"fixed\""));
   }
   shape.packing = *known;
+  ALUDEL_ASSIGN_OR_RETURN(shape.end_share, reader.Number("end_share"));
+  if (shape.end_share.value_or(0) > 1) {
+    return reader.Error(absl::StrFormat("end_share is %g, want a share: 0 to 1", *shape.end_share));
+  }
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<Reader> groups, reader.Objects("groups"));
   if (groups.empty()) return reader.Error("groups is empty, want at least one");
   int64_t next = recomputed + 1;

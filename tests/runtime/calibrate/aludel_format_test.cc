@@ -56,6 +56,7 @@ class AludelFormat : public ::testing::Test {
     candidate.decoders.assign(job_.base.consumers.size(), decoder);
     candidate.measured.assign(job_.base.consumers.size(),
                               {.kl = 0.25, .kl_bound = 0.3, .bytes_per_token = 12});
+    candidate.end_share = end_share_;
     return candidate;
   }
 
@@ -82,6 +83,7 @@ class AludelFormat : public ::testing::Test {
   ModelConfig config_;
   CalibrationPrompts prompts_;
   size_t tuning_prompts_ = 0;
+  double end_share_ = 0.02;
 };
 
 TEST_F(AludelFormat, StandsFirstWhereItIsNewAndKeepsItsPlaceWhereItIsNot) {
@@ -145,6 +147,23 @@ TEST_F(AludelFormat, ExtendedKeepsNotesAndTheDecodersOfOtherConsumers) {
   job_.retune = false;
   Save();
   EXPECT_EQ(Old()->formats[0].decoders.size(), 1u) << "a new encoder fits no old decoder";
+}
+
+TEST_F(AludelFormat, ExtendedIsAskedForWhatItHasMetSoFar) {
+  const auto saved = [&] {
+    Save();
+    return Old()->formats[0].aludel.end_share;
+  };
+  EXPECT_EQ(saved(), 0.02);
+  job_.base.add = true;
+  EXPECT_FALSE(LoadOld("aludel-p0")->shape.end_share.has_value()) << "measuring fails no prompt";
+  end_share_ = 0.01;
+  EXPECT_EQ(saved(), 0.02);
+  end_share_ = 0.05;
+  EXPECT_EQ(saved(), 0.05);
+  job_.base.add = false;
+  end_share_ = 0;
+  EXPECT_EQ(saved(), 0) << "of another encoder";
 }
 
 // What aludel-calibrate --share wrote was measured with the decoder that there was.
