@@ -32,9 +32,8 @@ struct LayerSlice {
   int layer = 0;
   int64_t token_begin = 0;
   TensorView h;  // [tokens, hidden], the attention input after the layer's RMSNorm
-  TensorView
-      k;  // [tokens, kv_dim], after bias and k-norm, before RoPE; of Transformer::row_type(), as v
-  TensorView v;       // [tokens, kv_dim]
+  TensorView k;  // [tokens, kv_dim], after bias and k-norm, before RoPE; of Transformer::row_type(), as v
+  TensorView v;  // [tokens, kv_dim]
   TensorView x = {};  // [tokens, hidden], f32: the residual stream before the layer's RMSNorm
   TensorView q = {};  // [tokens, q_dim], after bias and q-norm, before RoPE
   int64_t row = 0;    // the first token's in the step

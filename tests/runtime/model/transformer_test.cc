@@ -503,9 +503,9 @@ TEST(Transformer, ComputesKeysAndValuesWhereThoseWhoWatchWantThem) {
     for (const auto& [one, other] : {std::pair(&agreed.k[i], &apart.k[i]), {&agreed.v[i], &apart.v[i]}}) {
       ASSERT_EQ(one->size(), other->size());
       for (size_t row = 0; row < one->size(); ++row) {
-        const float largest = std::fabs(*std::max_element(
-            (*other)[row].begin(), (*other)[row].end(),
-            [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
+        const float largest =
+            std::fabs(*std::max_element((*other)[row].begin(), (*other)[row].end(),
+                                        [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
         ASSERT_LT(MaxDifference((*one)[row], (*other)[row]), 0.03f * largest) << row;
       }
     }
