@@ -107,10 +107,9 @@ absl::StatusOr<TargetMetric> MetricOf(const AludelStates& states, size_t consume
 
 // Encoders of every group before they are cut to a rate, and the metric of every consumer's targets.
 struct AludelAnalysis {
-  std::vector<EncoderFit> encoders;  // [groups]
-  std::vector<std::vector<double>>
-      energies;                       // [groups] of their latents, before uniform bits make them equal
-  std::vector<LatentSample> samples;  // [groups]
+  std::vector<EncoderFit> encoders;                // [groups]
+  std::vector<std::vector<double>> energies;       // [groups] of latents, not yet made equal by uniform bits
+  std::vector<LatentSample> samples;               // [groups]
   std::vector<std::vector<TargetMetric>> metrics;  // [consumers][groups]
 };
 absl::StatusOr<AludelAnalysis> AnalyzeAludel(const AludelStates& states, const ModelConfig& config,

@@ -159,8 +159,7 @@ std::string CalibrationReport::ToText(const StageClock& clock) const {
   if (tried.size() == 1) {
     absl::StrAppend(&text,
                     "One rate was tried: this is no curve. --bytes-per-token with another rate and another "
-                    "--format gives "
-                    "a further point.\n");
+                    "--format gives a further point.\n");
   }
   absl::StrAppend(&text, "\nChosen\n");
   for (size_t c = 0; c < chosen.measured.size() && c < consumers.size(); ++c) {
