@@ -139,6 +139,9 @@ absl::StatusOr<TrainedDecoder> TrainAludelDecoder(const AludelEncoderWeights& en
                                                   const ModelConfig& config, const AludelOptions& options,
                                                   const CalibrationProgress& progress);
 
+// Rows of the states that TrainAludelDecoder trains on.
+inline int64_t TrainingRows(const StateFile& states) { return states.rows() - states.rows() / 10; }
+
 // Tuning's view of it, and back.
 std::vector<TunedGroup> ToTuned(const AludelShape& shape, const StateLayout& layout,
                                 const std::vector<TargetMetric>& metrics, TrainedDecoder* decoder);

@@ -71,7 +71,7 @@ absl::StatusOr<EncoderFit> FitEncoder(const StateFile& producer, absl::Span<cons
                                       const EncoderOptions& options) {
   ALUDEL_CHECK(!targets.empty());
   const Features features{producer, recomputed_layers, group};
-  const RowStride rows = RowStride::Of(TrainingRows(producer), options.max_rows);
+  const RowStride rows = RowStride::Of(producer, options.max_rows);
   const std::vector<float> mean = MeanOf(features, rows);
   int64_t outputs = 0;
   for (const EncoderTarget& target : targets) outputs += target.metric->outputs();
@@ -140,7 +140,7 @@ LatentSample SampleLatents(const HostMatrix& matrix, const HostMatrix& side, con
   const auto encode = [&](int64_t begin, int64_t count, int64_t stride, float* z) {
     EncodeRows(matrix, side, offset, producer, recomputed_layers, group, begin, count, stride, z);
   };
-  const RowStride rows = RowStride::Of(producer.rows(), 16384);
+  const RowStride rows = RowStride::Of(producer, 16384);
   std::vector<float> z(kChunk * sample.rank);
   for (int64_t begin = 0; begin < rows.rows; begin += kChunk) {
     const int64_t count = std::min(kChunk, rows.rows - begin);
@@ -150,12 +150,10 @@ LatentSample SampleLatents(const HostMatrix& matrix, const HostMatrix& side, con
     }
   }
   sample.frame_tokens = std::min(kTypicalTokens, producer.rows());
-  const int64_t first = std::min(TrainingRows(producer), producer.rows() - sample.frame_tokens);
-  const int64_t unseen = producer.rows() - first;
-  sample.frames = std::min<int64_t>(16, unseen / std::max<int64_t>(1, sample.frame_tokens));
+  sample.frames = std::min<int64_t>(16, producer.rows() / std::max<int64_t>(1, sample.frame_tokens));
   sample.z.resize(sample.frames * sample.frame_tokens * sample.rank);
   for (int64_t i = 0; i < sample.frames; ++i) {
-    encode(first + i * (unseen - sample.frame_tokens) / sample.frames, sample.frame_tokens, 1,
+    encode(i * (producer.rows() - sample.frame_tokens) / sample.frames, sample.frame_tokens, 1,
            sample.z.data() + i * sample.frame_tokens * sample.rank);
   }
   return sample;

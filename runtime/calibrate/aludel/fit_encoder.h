@@ -32,7 +32,7 @@ struct EncoderFit {
   std::vector<double> energy;
 };
 
-// Closed form (FitInnovation) over TrainingRows of the producer's states and every target stacked: one encoder, many
+// Closed form (FitInnovation) over the producer's states and every target stacked: one encoder, many
 // consumers. `recomputed_layers` as in AludelShape.
 absl::StatusOr<EncoderFit> FitEncoder(const StateFile& producer, absl::Span<const EncoderTarget> targets,
                                       int recomputed_layers, const AludelGroup& group, int64_t rank,
@@ -42,12 +42,11 @@ absl::StatusOr<EncoderFit> FitEncoder(const StateFile& producer, absl::Span<cons
 size_t EncoderFitBytes(const ModelConfig& config, int recomputed_layers, const AludelGroup& group,
                        size_t targets);
 
-// A group's latents in calibration text, before they are quantized: rates are tried on it. What an encoder was not fitted to
-// has larger innovations, and such text is what will be coded.
+// A group's latents in calibration text, before they are quantized: rates are tried on it.
 struct LatentSample {
   int64_t rank = 0;
   std::vector<float> largest;  // [rank] largest magnitude in a sample of rows
-  int64_t frames = 0;          // of the rows behind TrainingRows
+  int64_t frames = 0;          // from all over the text
   int64_t frame_tokens = 0;
   std::vector<float> z;  // [frames * frame_tokens, rank]
 };

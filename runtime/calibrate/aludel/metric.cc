@@ -35,7 +35,7 @@ void TargetMetric::Unscale(HostMatrix* w) const {
 
 TargetMetric MeasureMetric(const StateFile& states, const AludelGroup& group, int64_t max_rows) {
   const StateLayout& layout = states.layout();
-  const RowStride rows = RowStride::Of(states.rows(), max_rows);
+  const RowStride rows = RowStride::Of(states, max_rows);
   const int64_t n = group.layers * 2 * layout.kv_dim;
   std::vector<double> sum(n), square(n);
   std::vector<float> row(n);

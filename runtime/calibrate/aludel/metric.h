@@ -30,14 +30,14 @@ struct TargetMetric {
   void Unscale(HostMatrix* w) const;
 };
 
-// Which of the first `all` rows fits of moments read: each, or every n-th where that is enough.
+// Which rows fits of moments read: all of them, or every n-th where that is enough.
 struct RowStride {
   int64_t rows = 0;
   int64_t stride = 1;
 
-  static RowStride Of(int64_t all, int64_t limit) {
-    const int64_t stride = std::max<int64_t>(1, (all + limit - 1) / limit);
-    return {(all + stride - 1) / stride, stride};
+  static RowStride Of(const StateFile& states, int64_t limit) {
+    const int64_t stride = std::max<int64_t>(1, (states.rows() + limit - 1) / limit);
+    return {(states.rows() + stride - 1) / stride, stride};
   }
 };
 

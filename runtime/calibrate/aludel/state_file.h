@@ -64,10 +64,6 @@ class StateFile {
   size_t bytes_;
 };
 
-// Rows that encoders and decoders are fitted to, from row 0 on. Those behind them, a tenth, are not, and tell what text is like
-// that no fit has seen.
-inline int64_t TrainingRows(const StateFile& states) { return states.rows() - states.rows() / 10; }
-
 // Opens the file for this model and these prompts in `directory`, or runs the model over the prompts and
 // writes it: whole or not at all. `stage` names the work to `progress`.
 absl::StatusOr<std::unique_ptr<StateFile>> OpenStates(const std::string& directory, Transformer& model,
