@@ -78,8 +78,9 @@ TEST_F(CalibrationJob, OnADeviceGivesTheArtifactOfTheCpu) {
   EXPECT_PRED3(close, device.aludel.groups[0].rank, host.aludel.groups[0].rank, 0.05);
   EXPECT_PRED3(close, on_device.expected->bytes_per_token, on_host.expected->bytes_per_token, 0.02);
   EXPECT_GT(on_host.expected->kl, 1e-4) << "nothing is lost: this compares nothing";
-  // Of a dozen tokens of greedy answers, which near ties make others on another device.
-  EXPECT_PRED3(close, on_device.expected->kl, on_host.expected->kl, 0.5);
+  // Of a dozen tokens of greedy answers, which near ties make others on another device: of one order.
+  EXPECT_LT(on_device.expected->kl, 4 * on_host.expected->kl);
+  EXPECT_GT(4 * on_device.expected->kl, on_host.expected->kl);
   const nlohmann::json own = Report("cpu"), other = Report("cud");
   for (const char* figure : {"step", "energy_sent", "energy_of_first_eighth", "energy_of_first_half"}) {
     EXPECT_PRED3(close, other["spectra"][0][figure].get<double>(), own["spectra"][0][figure].get<double>(),
