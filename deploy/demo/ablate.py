@@ -10,8 +10,8 @@ there already are not repeated.
 Another pair has its own rates and flags; what stands behind -- goes to every calibration, and a variant's own flags
 go before it:
 
-    deploy/demo/ablate.py --producer BASE --consumer TUNE --data prompts.jsonl --rates 400,780 --only '^(none|3|6 off)' \\
-        -- --compute bf16 --group-layers 5 --recomputed-layers 2 --sensitivity-prompts 0
+    deploy/demo/ablate.py --producer BASE --consumer TUNE --data prompts.jsonl --out DIR --rates 400,780 \\
+        --only '^(none|3|6 off)' -- --compute bf16 --group-layers 5 --recomputed-layers 2 --sensitivity-prompts 0
 """
 
 import argparse
@@ -99,6 +99,9 @@ def main() -> None:
     rates = [int(rate) for rate in options.rates.split(",")]
     if len(rates) != 2 or not 0 < rates[0] < rates[1]:
         parser.error(f"--rates wants two rising numbers, found {options.rates}")
+    demo = [parser.get_default(name) for name in ("producer", "consumer")] == [options.producer, options.consumer]
+    if not demo and options.out == parser.get_default("out"):
+        parser.error("another pair than the demo's wants an --out of its own: what is there already is not calibrated again")
     if len(options.flags) % 2:
         parser.error("behind -- every flag wants one value")
     options.out.mkdir(parents=True, exist_ok=True)

@@ -26,8 +26,8 @@ constexpr absl::Duration kHeartbeat = absl::Milliseconds(500);
 int64_t DefaultBlocks(const Transformer& model, const EngineOptions& options) {
   const KvLayout one = model.MakeKvLayout(1, options.block_tokens, options.kv_dtype);
   const int64_t wanted = options.max_num_seqs * one.BlocksFor(options.max_context);
-  // A device's own memory has the weights by now, and wants room for staging, codecs and graphs. What they were read through is
-  // free.
+  // A device's own memory has the weights by now, and wants room for staging, codecs and graphs.
+  // What they were read through is free.
   model.device()->ReleaseFreed();
   const std::optional<int64_t> free = FreeDeviceMemory(model.device()->name());
   const int64_t host = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);

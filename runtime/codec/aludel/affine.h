@@ -31,8 +31,8 @@ int64_t BiasColumns(const Transformer& model);
 absl::StatusOr<Affine> PackAffine(const Transformer& model, const HostMatrix& w,
                                   const std::vector<float>& bias, int64_t at);
 
-// Memory of the model's compute type [rows, cols], zeros but for the ones in the BiasColumns behind the first `at`. From any
-// thread.
+// Memory of the model's compute type [rows, cols], zeros but for the ones in the BiasColumns behind the first `at`.
+// Any thread.
 absl::StatusOr<Buffer> AllocateWithOnes(const Transformer& model, int64_t rows, int64_t cols, int64_t at);
 
 }  // namespace aludel

@@ -49,8 +49,7 @@ struct DecoderMemory {
   int64_t width = 0;  // of the widest MLP
   Buffer hidden;      // hidden_type [PaddedRows(max_rows), width]
   DType hidden_type = DType::kF32;
-  Buffer
-      active;  // the model's compute type [PaddedRows(max_rows), BiasColumns + width]: hidden after its activation
+  Buffer active;  // the compute type [PaddedRows(max_rows), BiasColumns + width]: hidden after its activation
   Buffer outputs;  // output_type [PaddedRows(max_rows), outputs]
   DType output_type = DType::kF32;
   int64_t max_rows = 0;  // decoded at a time
