@@ -13,6 +13,7 @@
 #include "runtime/calibrate/fit/dense.h"
 #include "runtime/calibrate/kvtc_job.h"
 #include "runtime/calibrate/repack_job.h"
+#include "runtime/calibrate/sample_prompts.h"
 #include "runtime/calibrate/share_job.h"
 #include "runtime/codec/aludel/embedded_coder.h"
 #include "runtime/status_macros.h"
@@ -36,7 +37,9 @@ the decode servers. Point both servers' `codec` at that directory.
 Prompts are lines of {"context": ..., "question": ...} or {"messages": [...]} (OpenAI's batch files, too), rendered with
 the first consumer's chat template, of {"text": ...}, and of {"ids": [...]}, which a gateway's `capture` writes; use what is like the traffic you expect and several kinds of text, a few hundred prompts or more. The
 second command adds a consumer without touching the encoder, so running prefill servers and their cached frames stay
-valid.
+valid. Without prompts of your own begin with pieces of this machine's documentation and program code:
+
+  aludel-calibrate --sample calibration.jsonl                 writes 400 of them (--prompts) and ends; look at them, add yours
 
 Preset "aludel" (the default) sends quantized innovations of the producer's cache, which the consumer decodes with a
 small network from them and from what its own first layers know. State a loss or a rate:
@@ -356,6 +359,17 @@ absl::Status ReadAludelFlags(const AludelFlags& raw, int64_t seed, AludelJob* jo
   return absl::OkStatus();
 }
 
+absl::Status WriteSample(const std::string& file, int64_t prompts, int64_t seed) {
+  SamplePromptsOptions options;
+  options.roots = SystemTextRoots();
+  if (prompts != 0) options.count = prompts;
+  options.seed = static_cast<uint64_t>(seed);
+  ALUDEL_RETURN_IF_ERROR(WriteSamplePrompts(options, file));
+  std::printf("wrote %s: %lld prompts; --data %s\n", file.c_str(), static_cast<long long>(options.count),
+              file.c_str());
+  return absl::OkStatus();
+}
+
 absl::Status Run(int argc, char** argv) {
   CalibrateJob job;
   AludelJob aludel;
@@ -376,6 +390,10 @@ absl::Status Run(int argc, char** argv) {
   flags.Add("add", &job.add, "add the consumers to the artifact in --out; its encoders stay as they are");
   flags.Add("preset", "NAME", &preset, "which formats to fit: aludel, scd (with reuse-only) or kvtc");
   flags.Add("prompts", "N", &job.prompts, "read at most N prompts; 0: all");
+  std::string sample;
+  flags.Add("sample", "FILE", &sample,
+            "write --prompts (400) calibration prompts, pieces of what is installed in /usr/share/doc and of "
+            "program code, and end");
   flags.Add("held-out", "X", &job.held_out, "fraction of prompts that choose and measure but do not fit");
   flags.Add("rank-k", "X", &job.scd.rank_k, "latents of K as a fraction of kv_dim");
   flags.Add("rank-v", "X", &job.scd.rank_v, "latents of V as a fraction of kv_dim");
@@ -406,6 +424,7 @@ absl::Status Run(int argc, char** argv) {
     std::fputs(answer->c_str(), stdout);
     return absl::OkStatus();
   }
+  if (!sample.empty()) return WriteSample(sample, job.prompts, seed);
   if (job.producer.empty() || job.consumers.empty() || job.data.empty() || job.out.empty()) {
     return absl::InvalidArgumentError("--producer, --consumer, --data and --out are needed (see --help)");
   }

@@ -226,7 +226,7 @@ PassagePlan CountPassages(const ModelConfig& config, size_t consumers,
   plan.disk = StateBytes(config, SideLayers(recomputed_layers), plan.tokens) * static_cast<size_t>(models);
   const int64_t parameters = inner + head * (config.tied_embeddings ? 1 : 2);
   plan.memory = static_cast<size_t>(parameters) * (matrices == DType::kF32 ? 4 : 2);
-  // Prefills; the answers, whose passes grow by a token; then forward and back, judgements among them.
+  // Prefills; the answers, of which every token reads all weights again; then forward and back, judgements among them.
   const int64_t tail = plan.prompts * kAnswerTokens;
   plan.prefills = static_cast<double>(plan.tokens * models * inner);
   plan.tails = static_cast<double>((models - 1) * (inner + head) * tail) *

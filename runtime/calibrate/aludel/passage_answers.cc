@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -22,7 +23,7 @@ using Target = std::vector<std::pair<int32_t, float>>;
 
 std::string FileName(const std::string& model_key, absl::Span<const Passage> passages,
                      int max_answer_tokens) {
-  std::string key = absl::StrCat("answers 1 ", model_key, " ", max_answer_tokens);
+  std::string key = absl::StrCat("answers 2 ", model_key, " ", max_answer_tokens);
   for (const Passage& passage : passages) {
     absl::StrAppend(&key, "\n", absl::StrJoin(passage.ids, " "), ":", absl::StrJoin(passage.branches, " "));
   }
@@ -135,43 +136,25 @@ Target LikelyTokens(absl::Span<const float> logits) {
   return target;
 }
 
-// Greedy answers to all prompts of a passage side by side, a token of each in one pass. Tails that have ended
-// wait for the others. `most`: tokens of an answer.
+// `most`: tokens of an answer.
 absl::StatusOr<PassageAnswers> AnswerPassage(CacheGradient& consumer, absl::Span<const float> cache,
                                              const Passage& passage, int most) {
-  const std::vector<int>& ends = consumer.config().eos_ids;
-  const auto vocab = static_cast<size_t>(consumer.config().vocab);
   PassageAnswers answers;
   for (size_t b = 0; b < passage.branches.size(); ++b) {
     answers.tails.push_back({passage.ids[passage.end(b) - 1]});
   }
-  std::vector<bool> ended(answers.tails.size());
-  std::vector<float> logits;
-  while (true) {
-    const std::vector<int32_t> tail = answers.Tail();
-    const std::vector<TailBranch> branches = answers.Branches(passage);
-    ALUDEL_RETURN_IF_ERROR(
-        consumer.Logits({cache, passage.tokens(), tail, branches, passage.trunk()}, &logits));
-    size_t row = 0;
-    bool grew = false;
-    for (size_t b = 0; b < branches.size(); ++b) {
-      row += answers.tails[b].size();
-      const int64_t position = passage.trunk() + branches[b].rows + branches[b].tail;
-      if (ended[b] || static_cast<int>(answers.tails[b].size()) == most ||
-          position >= consumer.config().max_positions) {
-        continue;
-      }
-      const auto last = absl::MakeConstSpan(logits).subspan((row - 1) * vocab, vocab);
-      const auto token = static_cast<int32_t>(std::max_element(last.begin(), last.end()) - last.begin());
-      ended[b] = std::count(ends.begin(), ends.end(), token) > 0;
-      if (ended[b]) continue;
-      answers.tails[b].push_back(token);
-      grew = true;
-    }
-    if (!grew) break;
-  }
-  for (size_t at = 0; at < logits.size(); at += vocab) {
-    answers.targets.push_back(LikelyTokens(absl::MakeConstSpan(logits).subspan(at, vocab)));
+  const std::vector<int32_t> tail = answers.Tail();
+  const std::vector<TailBranch> branches = answers.Branches(passage);
+  std::vector<std::vector<Target>> targets(branches.size());
+  ALUDEL_ASSIGN_OR_RETURN(const auto said,
+                          consumer.Answer({cache, passage.tokens(), tail, branches, passage.trunk()}, most,
+                                          [&](size_t branch, absl::Span<const float> logits) {
+                                            targets[branch].push_back(LikelyTokens(logits));
+                                          }));
+  for (size_t b = 0; b < branches.size(); ++b) {
+    answers.tails[b].insert(answers.tails[b].end(), said[b].begin(), said[b].end() - 1);
+    answers.targets.insert(answers.targets.end(), std::make_move_iterator(targets[b].begin()),
+                           std::make_move_iterator(targets[b].end()));
   }
   return answers;
 }

@@ -23,10 +23,6 @@ void ReadCache(const StateFile& own, const TuningPrompt& prompt, int64_t tokens,
   }
 }
 
-int32_t Likeliest(absl::Span<const float> logits) {
-  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
 void ToLogProbabilities(size_t vocab, std::vector<float>* logits) {
   for (auto row = logits->begin(); row != logits->end(); row += static_cast<int64_t>(vocab)) {
     const auto end = row + static_cast<int64_t>(vocab);
@@ -44,24 +40,6 @@ void Shuffle(std::mt19937_64& random, std::vector<size_t>* order) {
 }
 
 int64_t Batches(int64_t prompts, int64_t batch) { return (prompts + batch - 1) / batch; }
-
-// The greedy answer to the last of `ids` on the cache of the others.
-absl::StatusOr<std::vector<int32_t>> Answer(CacheGradient& consumer, absl::Span<const float> cache,
-                                            absl::Span<const int32_t> ids, int64_t most) {
-  const std::vector<int>& ends = consumer.config().eos_ids;
-  const auto vocab = static_cast<size_t>(consumer.config().vocab);
-  const auto cached = static_cast<int64_t>(ids.size()) - 1;
-  std::vector<int32_t> tail = {ids.back()};
-  std::vector<int32_t> answer;
-  std::vector<float> logits;
-  while (static_cast<int64_t>(answer.size()) < most) {
-    ALUDEL_RETURN_IF_ERROR(consumer.Logits({cache, cached, tail}, &logits));
-    answer.push_back(Likeliest(absl::MakeConstSpan(logits).last(vocab)));
-    tail.push_back(answer.back());
-    if (std::count(ends.begin(), ends.end(), answer.back()) > 0) break;
-  }
-  return answer;
-}
 
 }  // namespace
 
@@ -85,7 +63,10 @@ absl::StatusOr<std::vector<TuningPrompt>> AnswerPrompts(CacheGradient& consumer,
     const int64_t most = std::min<int64_t>(max_answer_tokens, config.max_positions - cached);
     if (cached <= head || most < 1) continue;
     ReadCache(own, prompt, cached, consumer.columns(), &cache);
-    ALUDEL_ASSIGN_OR_RETURN(prompt.answer, Answer(consumer, cache, prompts[p], most));
+    const auto last = absl::MakeConstSpan(prompts[p]).last(1);
+    ALUDEL_ASSIGN_OR_RETURN(
+        auto answers, consumer.Answer({cache, cached, last}, most, [](size_t, absl::Span<const float>) {}));
+    prompt.answer = std::move(answers.front());
     answered.push_back(std::move(prompt));
   }
   progress("answer the prompts", static_cast<int64_t>(prompts.size()), static_cast<int64_t>(prompts.size()));

@@ -21,10 +21,11 @@ namespace {
 constexpr double kUsable = 0.9;  // of a budget: measured rates are those of a moment
 constexpr double kLeastDial = 1.0 / 256;
 constexpr int64_t kFewestPrompts = 10, kFewestHeldOut = 8;
-// Closed forms see as many times the share of their prompts that tuning by passages sees of its own: they are fitted in a
-// fraction of the time, and with few rows fail on all that they have not seen, from where tuning does not bring them back.
+// Closed forms and networks get as many times the share of their prompts and steps that tuning gets of its own: they are
+// fitted in a fraction of the time, and with few of them fail on all that they have not seen, from where tuning does not bring
+// them back.
 constexpr double kFitBeforeTuning = 3;
-constexpr double kAllPasses = 0.5, kOnePass = 0.1;  // dials from which tuning takes as many
+constexpr double kAllPasses = 0.5, kOnePass = 1 / kFitBeforeTuning;  // dials from which tuning takes as many
 
 int64_t Share(int64_t full, double dial, int64_t least) {
   const auto share = static_cast<int64_t>(std::ceil(dial * static_cast<double>(full)));
@@ -105,13 +106,13 @@ BudgetChoice AtDial(const PlanInput& input, double dial) {
   if (dial >= 1) return full;
   BudgetChoice choice = full;
   choice.everything = false;
-  const bool fits_then_tunes = input.by_passages && !input.job.retune;
+  const bool fits_then_tunes = !input.job.retune && (input.by_passages || full.passes > 0 || full.more > 0);
   const double fit_dial = fits_then_tunes ? std::min(1.0, kFitBeforeTuning * dial) : dial;
   choice.train = Share(full.train, fit_dial, kFewestPrompts);
   choice.held_out = Share(full.held_out, fit_dial, kFewestHeldOut);
   choice.more = Share(full.more, dial, 0);
   if (input.by_passages) choice.more = PassagesAmong(choice.more, input);
-  choice.steps = Share(full.steps, dial, kFewestTrainingSteps);
+  choice.steps = Share(full.steps, fit_dial, kFewestTrainingSteps);
   choice.sensitivity_prompts = Share(full.sensitivity_prompts, dial, 1);
   const int64_t passes = dial >= kOnePass || input.job.retune ? 1 : 0;  // --retune does nothing else
   choice.passes = dial >= kAllPasses ? full.passes : std::min(full.passes, passes);

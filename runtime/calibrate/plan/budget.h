@@ -25,7 +25,7 @@ struct BudgetChoice {
 };
 
 // The job's own figures; and what is left of them at `dial`, 0 to 1. Of passages to tune by some or none are left, and no
-// part of one, and the prompts that closed forms are fitted to shrink later than they.
+// part of one. What fits is shrunk after what tunes: to a third of tuning's share nothing is taken from it.
 BudgetChoice WholeJob(const PlanInput& input);
 BudgetChoice AtDial(const PlanInput& input, double dial);
 

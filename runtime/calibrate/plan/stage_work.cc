@@ -332,7 +332,7 @@ class Counter {
     return stage;
   }
 
-  // Answers, whose passes grow by a token; then the consumer on its own cache, and forward and back on the decoded one,
+  // Answers, a pass for each token; then the consumer on its own cache, and forward and back on the decoded one,
   // for the answer and for a stretch.
   void Tune(Prompts prompts, double passes, StageWork* stage) const {
     const auto stretch =

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -56,6 +57,10 @@ absl::Status Check(const CachedTail& input, const ModelConfig& config, int64_t c
   return absl::OkStatus();
 }
 
+absl::Status NotFinite() {
+  return absl::InvalidArgumentError("the model's logits on this cache are not finite");
+}
+
 // log of the sum of exponentials.
 double LogSum(absl::Span<const float> logits) {
   const double top = *std::max_element(logits.begin(), logits.end());
@@ -97,10 +102,7 @@ CacheGradient::~CacheGradient() = default;
 absl::Status CacheGradient::Forward(const CachedTail& input) {
   ALUDEL_RETURN_IF_ERROR(Check(input, config(), columns()));
   RunTail(*model_, input, pass_.get());
-  if (!AllFinite(pass_->logits)) {
-    return absl::InvalidArgumentError("the model's logits on this cache are not finite");
-  }
-  return absl::OkStatus();
+  return AllFinite(pass_->logits) ? absl::OkStatus() : NotFinite();
 }
 
 absl::Status CacheGradient::Backward(double loss, const std::vector<float>& d_logits,
@@ -117,6 +119,45 @@ absl::Status CacheGradient::Logits(const CachedTail& input, std::vector<float>* 
   ALUDEL_RETURN_IF_ERROR(Forward(input));
   *logits = pass_->logits;
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> CacheGradient::Answer(
+    const CachedTail& input, int64_t most,
+    absl::FunctionRef<void(size_t branch, absl::Span<const float> logits)> seen) {
+  ALUDEL_RETURN_IF_ERROR(Check(input, config(), columns()));
+  const size_t branches = std::max<size_t>(1, input.branches.size());
+  if (most < 1 || input.tail.size() != branches) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d tokens for %d answers of at most %d, want one for each, and answers of 1 or more",
+                        input.tail.size(), branches, most));
+  }
+  const std::vector<int>& ends = config().eos_ids;
+  const auto vocab = static_cast<size_t>(config().vocab);
+  std::vector<std::vector<int32_t>> answers(branches);
+  std::vector<size_t> live(branches);
+  std::iota(live.begin(), live.end(), size_t{0});
+  std::vector<int32_t> ids(input.tail.begin(), input.tail.end());
+  StartSteps(*model_, input, most, pass_.get());
+  for (int64_t step = 0; !live.empty(); ++step) {
+    RunStep(*model_, input, most, step, live, ids, pass_.get());
+    if (!AllFinite(pass_->logits)) return NotFinite();
+    std::vector<size_t> going_on;
+    ids.clear();
+    for (size_t i = 0; i < live.size(); ++i) {
+      const auto logits = absl::MakeConstSpan(pass_->logits).subspan(i * vocab, vocab);
+      const auto token =
+          static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+      seen(live[i], logits);
+      answers[live[i]].push_back(token);
+      const bool over = step + 1 == most || std::count(ends.begin(), ends.end(), token) > 0 ||
+                        pass_->positions[pass_->rows[i]] + 1 >= config().max_positions;
+      if (over) continue;
+      going_on.push_back(live[i]);
+      ids.push_back(token);
+    }
+    live = std::move(going_on);
+  }
+  return answers;
 }
 
 absl::StatusOr<double> CacheGradient::Kl(const CachedTail& input, absl::Span<const float> target_logprobs,

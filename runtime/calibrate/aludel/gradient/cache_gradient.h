@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -59,6 +60,13 @@ class CacheGradient {
 
   // [tail, vocab]: what the model says after each token of the tail.
   absl::Status Logits(const CachedTail& input, std::vector<float>* logits);
+
+  // Greedy answers side by side, a token of each in one pass. `input` has a tail of one token for every branch, or one
+  // without branches. An answer has at most `most` tokens; it ends with an end token, or where the context does. `seen` is
+  // told what the model said after each token of a branch that was fed, in their order: the answer's last is not fed.
+  absl::StatusOr<std::vector<std::vector<int32_t>>> Answer(
+      const CachedTail& input, int64_t most,
+      absl::FunctionRef<void(size_t branch, absl::Span<const float> logits)> seen);
 
   // The mean over the tail of KL(target || model on this cache), in nats, and its gradient with respect to
   // the cache, in the cache's shape. `target_logprobs` [tail, vocab] are log-probabilities; minus infinity is

@@ -32,32 +32,43 @@ void NormRows(const std::vector<float>& x, const std::vector<float>& weight, dou
   }
 }
 
-// Queries of the tail, and keys and values of cache and tail, ready to attend.
-void Project(const HostLayer& w, const ModelConfig& config, const CachedTail& input, int layer_index,
-             TailPass* pass) {
-  TailLayer& layer = pass->layers[layer_index];
+// Keys and values of the cache, ready to attend, with zeros in the rows of the tail: nothing that is not a number may
+// stand there, even where nobody looks.
+void LoadCache(const ModelConfig& config, const CachedTail& input, TailPass* pass) {
+  const int64_t kv_dim = config.kv_dim();
+  const int64_t width = int64_t{2} * config.layers * kv_dim;
+  pass->rotations.Grow(1 + *std::max_element(pass->positions.begin(), pass->positions.end()));
+  pass->layers.resize(config.layers);
+  for (int l = 0; l < config.layers; ++l) {
+    TailLayer& layer = pass->layers[l];
+    layer.k.assign(pass->length() * kv_dim, 0.0f);
+    layer.v.assign(pass->length() * kv_dim, 0.0f);
+    for (int64_t t = 0; t < pass->tokens; ++t) {
+      const float* row = input.cache.data() + t * width + l * 2 * kv_dim;
+      std::copy_n(row, kv_dim, layer.k.data() + t * kv_dim);
+      std::copy_n(row + kv_dim, kv_dim, layer.v.data() + t * kv_dim);
+      pass->rotations.Apply(pass->positions[t], config.kv_heads, layer.k.data() + t * kv_dim);
+    }
+  }
+}
+
+// Queries, keys and values of the tail, ready to attend.
+void Project(const HostLayer& w, const ModelConfig& config, TailPass* pass, TailLayer* layer) {
   const int64_t q_dim = config.q_dim();
   const int64_t kv_dim = config.kv_dim();
   const int64_t qkv_dim = q_dim + 2 * kv_dim;
-  NormRows(layer.x, w.input_norm, config.rms_norm_eps, &pass->h);
-  Multiply(pass->h, pass->tail, w.qkv, 0.0f, &layer.qkv);
-  AddBias(w.qkv_bias, &layer.qkv);
-  layer.q.resize(pass->tail * q_dim);
-  layer.k.resize(pass->length() * kv_dim);
-  layer.v.resize(pass->length() * kv_dim);
-  const int64_t width = int64_t{2} * config.layers * kv_dim;
-  for (int64_t t = 0; t < pass->tokens; ++t) {
-    const float* row = input.cache.data() + t * width + layer_index * 2 * kv_dim;
-    std::copy_n(row, kv_dim, layer.k.data() + t * kv_dim);
-    std::copy_n(row + kv_dim, kv_dim, layer.v.data() + t * kv_dim);
-  }
+  NormRows(layer->x, w.input_norm, config.rms_norm_eps, &pass->h);
+  Multiply(pass->h, pass->tail, w.qkv, 0.0f, &layer->qkv);
+  AddBias(w.qkv_bias, &layer->qkv);
+  layer->q.resize(pass->tail * q_dim);
   for (int64_t i = 0; i < pass->tail; ++i) {
-    float* row = layer.qkv.data() + i * qkv_dim;
-    float* q = layer.q.data() + i * q_dim;
-    float* k = layer.k.data() + (pass->tokens + i) * kv_dim;
+    const float* row = layer->qkv.data() + i * qkv_dim;
+    const int64_t key = pass->rows[i];
+    float* q = layer->q.data() + i * q_dim;
+    float* k = layer->k.data() + key * kv_dim;
     std::copy_n(row, q_dim, q);
     std::copy_n(row + q_dim, kv_dim, k);
-    std::copy_n(row + q_dim + kv_dim, kv_dim, layer.v.data() + (pass->tokens + i) * kv_dim);
+    std::copy_n(row + q_dim + kv_dim, kv_dim, layer->v.data() + key * kv_dim);
     if (config.qk_norm) {
       const int64_t head_dim = config.head_dim;
       for (int64_t c = 0; c < q_dim; c += head_dim) {
@@ -67,10 +78,8 @@ void Project(const HostLayer& w, const ModelConfig& config, const CachedTail& in
         NormRow(row + q_dim + c, w.k_norm.data(), head_dim, config.rms_norm_eps, k + c);
       }
     }
-    pass->rotations.Apply(pass->positions[pass->tokens + i], config.heads, q);
-  }
-  for (int64_t s = 0; s < pass->length(); ++s) {
-    pass->rotations.Apply(pass->positions[s], config.kv_heads, layer.k.data() + s * kv_dim);
+    pass->rotations.Apply(pass->positions[key], config.heads, q);
+    pass->rotations.Apply(pass->positions[key], config.kv_heads, k);
   }
 }
 
@@ -133,52 +142,17 @@ void Feed(const HostLayer& w, const ModelConfig& config, TailPass* pass, TailLay
   AddBias(w.down_bias, &pass->x);
 }
 
-}  // namespace
-
-void PlaceTail(const CachedTail& input, int64_t sliding_window, TailPass* pass) {
-  const int64_t trunk = input.branches.empty() ? input.tokens : input.trunk;
-  const auto window_begin = [&](int64_t position) {
-    return sliding_window > 0 ? std::max<int64_t>(0, position - sliding_window + 1) : 0;
-  };
-  const TailBranch whole{trunk, 0, static_cast<int64_t>(input.tail.size())};
-  const auto branches = input.branches.empty() ? absl::MakeConstSpan(&whole, 1) : input.branches;
-  pass->positions.assign(pass->length(), 0);  // of rows that no token sees, too
-  std::iota(pass->positions.begin(), pass->positions.begin() + trunk, int64_t{0});
-  pass->visible.clear();
-  int64_t tail_begin = pass->tokens;
-  for (const TailBranch& branch : branches) {
-    std::iota(pass->positions.begin() + branch.first_row,
-              pass->positions.begin() + branch.first_row + branch.rows, trunk);
-    const int64_t behind = trunk + branch.rows;
-    for (int64_t i = 0; i < branch.tail; ++i) {
-      const int64_t position = behind + i;
-      const int64_t first = window_begin(position);
-      pass->positions[tail_begin + i] = position;
-      pass->visible.push_back({{{std::min(first, trunk), trunk},
-                                {branch.first_row + std::clamp<int64_t>(first - trunk, 0, branch.rows),
-                                 branch.first_row + branch.rows},
-                                {tail_begin + std::max<int64_t>(0, first - behind), tail_begin + i + 1}}});
-    }
-    tail_begin += branch.tail;
-  }
-}
-
-void RunTail(const HostModel& model, const CachedTail& input, TailPass* pass) {
+// The tail through the model, behind what is placed and loaded.
+void RunTokens(const HostModel& model, absl::Span<const int32_t> ids, TailPass* pass) {
   const ModelConfig& config = model.config;
-  pass->tokens = input.tokens;
-  pass->tail = static_cast<int64_t>(input.tail.size());
-  PlaceTail(input, config.sliding_window, pass);
-  pass->rotations.Grow(1 + *std::max_element(pass->positions.begin(), pass->positions.end()));
-  pass->layers.resize(config.layers);
   pass->x.resize(pass->tail * config.hidden);
-  for (int64_t i = 0; i < pass->tail; ++i) {
-    model.embedding.ReadRow(input.tail[i], pass->x.data() + i * config.hidden);
-  }
+  for (int64_t i = 0; i < pass->tail; ++i)
+    model.embedding.ReadRow(ids[i], pass->x.data() + i * config.hidden);
   for (int l = 0; l < config.layers; ++l) {
     const HostLayer& w = model.layers[l];
     TailLayer& layer = pass->layers[l];
     layer.x = pass->x;
-    Project(w, config, input, l, pass);
+    Project(w, config, pass, &layer);
     Attend(config, *pass, &layer, &pass->wide);
     layer.y = layer.x;
     Multiply(pass->wide, pass->tail, w.o, 1.0f, &layer.y);
@@ -187,6 +161,80 @@ void RunTail(const HostModel& model, const CachedTail& input, TailPass* pass) {
   }
   NormRows(pass->x, model.final_norm, config.rms_norm_eps, &pass->h);
   Multiply(pass->h, pass->tail, model.head(), 0.0f, &pass->logits);
+}
+
+int64_t Trunk(const CachedTail& input) { return input.branches.empty() ? input.tokens : input.trunk; }
+
+TailBranch WholeTail(const CachedTail& input) {
+  return {input.tokens, 0, static_cast<int64_t>(input.tail.size())};
+}
+
+// Positions of the cached rows, and of `tail` rows behind them, 0 as those of rows that no token sees.
+void PlaceCache(const CachedTail& input, int64_t tail, TailPass* pass) {
+  const int64_t trunk = Trunk(input);
+  pass->tokens = input.tokens;
+  pass->positions.assign(input.tokens + tail, 0);
+  std::iota(pass->positions.begin(), pass->positions.begin() + trunk, int64_t{0});
+  for (const TailBranch& branch : input.branches) {
+    std::iota(pass->positions.begin() + branch.first_row,
+              pass->positions.begin() + branch.first_row + branch.rows, trunk);
+  }
+}
+
+// The branch's next token, whose tail's keys begin at row `tail_begin`: its key and what it sees.
+void PlaceToken(int64_t trunk, const TailBranch& branch, int64_t tail_begin, int64_t index, int64_t window,
+                TailPass* pass) {
+  const int64_t behind = trunk + branch.rows;
+  const int64_t position = behind + index;
+  const int64_t first = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
+  pass->rows.push_back(tail_begin + index);
+  pass->positions[tail_begin + index] = position;
+  pass->visible.push_back({{{std::min(first, trunk), trunk},
+                            {branch.first_row + std::clamp<int64_t>(first - trunk, 0, branch.rows),
+                             branch.first_row + branch.rows},
+                            {tail_begin + std::max<int64_t>(0, first - behind), tail_begin + index + 1}}});
+}
+
+void ClearTail(int64_t tokens, TailPass* pass) {
+  pass->tail = tokens;
+  pass->rows.clear();
+  pass->visible.clear();
+}
+
+}  // namespace
+
+void RunTail(const HostModel& model, const CachedTail& input, TailPass* pass) {
+  const auto tail = static_cast<int64_t>(input.tail.size());
+  PlaceCache(input, tail, pass);
+  ClearTail(tail, pass);
+  const TailBranch whole = WholeTail(input);
+  int64_t tail_begin = input.tokens;
+  for (const TailBranch& branch : input.branches.empty() ? absl::MakeConstSpan(&whole, 1) : input.branches) {
+    for (int64_t i = 0; i < branch.tail; ++i) {
+      PlaceToken(Trunk(input), branch, tail_begin, i, model.config.sliding_window, pass);
+    }
+    tail_begin += branch.tail;
+  }
+  LoadCache(model.config, input, pass);
+  RunTokens(model, input.tail, pass);
+}
+
+void StartSteps(const HostModel& model, const CachedTail& input, int64_t most, TailPass* pass) {
+  PlaceCache(input, most * static_cast<int64_t>(input.tail.size()), pass);
+  LoadCache(model.config, input, pass);
+}
+
+void RunStep(const HostModel& model, const CachedTail& input, int64_t most, int64_t step,
+             absl::Span<const size_t> live, absl::Span<const int32_t> ids, TailPass* pass) {
+  ClearTail(static_cast<int64_t>(ids.size()), pass);
+  const TailBranch whole = WholeTail(input);
+  for (const size_t b : live) {
+    const TailBranch& branch = input.branches.empty() ? whole : input.branches[b];
+    PlaceToken(Trunk(input), branch, input.tokens + static_cast<int64_t>(b) * most, step,
+               model.config.sliding_window, pass);
+    pass->rotations.Grow(1 + pass->positions[pass->rows.back()]);
+  }
+  RunTokens(model, ids, pass);
 }
 
 }  // namespace aludel

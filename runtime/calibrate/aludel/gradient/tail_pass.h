@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "runtime/calibrate/aludel/gradient/cache_gradient.h"
 #include "runtime/calibrate/aludel/gradient/host_model.h"
 #include "runtime/model/model_config.h"
@@ -36,7 +37,7 @@ struct KeyRange {
 // What a token of the tail attends to: of the trunk, of its branch, of its tail.
 using VisibleKeys = std::array<KeyRange, 3>;
 
-// What the backward pass of one layer needs again. n tokens of tail, s = cached tokens + n.
+// What the backward pass of one layer needs again. n tokens of tail, s rows of keys.
 struct TailLayer {
   std::vector<float> x;              // [n, hidden] entering the layer
   std::vector<float> qkv;            // [n, q_dim + 2 kv_dim] before q/k-norm
@@ -65,7 +66,8 @@ struct TailPass {
   Rotations rotations;
   int64_t tokens = 0;
   int64_t tail = 0;
-  std::vector<int64_t> positions;    // [length]
+  std::vector<int64_t> positions;    // [length], of keys
+  std::vector<int64_t> rows;         // [tail], where their keys are
   std::vector<VisibleKeys> visible;  // [tail]
   std::vector<TailLayer> layers;
   std::vector<float> x;        // [n, hidden] after the last layer
@@ -73,14 +75,17 @@ struct TailPass {
   std::vector<float> h, wide;  // scratch of any layer
   TailGradients gradients;
 
-  int64_t length() const { return tokens + tail; }
+  int64_t length() const { return static_cast<int64_t>(positions.size()); }
 };
-
-// Positions of all keys, and what each token of the tail sees of them.
-void PlaceTail(const CachedTail& input, int64_t sliding_window, TailPass* pass);
 
 // Fills `pass`. The input has been checked.
 void RunTail(const HostModel& model, const CachedTail& input, TailPass* pass);
+
+// The same a token at a time: places the cache, with room for `most` tokens of each of the input's branches.
+void StartSteps(const HostModel& model, const CachedTail& input, int64_t most, TailPass* pass);
+// Feeds the `step`th token of some branches: `ids` of `live`. Every branch has been fed those before.
+void RunStep(const HostModel& model, const CachedTail& input, int64_t most, int64_t step,
+             absl::Span<const size_t> live, absl::Span<const int32_t> ids, TailPass* pass);
 
 // gradient [tokens, layers * 2 * kv_dim] of a loss whose gradient in the logits of `pass` is `d_logits`.
 void RunTailBackward(const HostModel& model, const std::vector<float>& d_logits, TailPass* pass,

@@ -235,6 +235,46 @@ TEST_P(TinyCacheGradient, KeepsBranchesApart) {
   }
 }
 
+// Two branches of different length, and a row that neither names: each token is what Logits says behind those before it.
+TEST_P(TinyCacheGradient, AnswersAsLogitsWouldTokenByToken) {
+  constexpr int64_t kCached = 14, kTrunk = 9, kOther = 2, kUnseen = 1, kMost = 6;
+  const Scenario s(directory_, ids_, kCached);
+  std::mt19937_64 random(5);
+  const std::vector<float> noise = Noise(random, (kOther + kUnseen) * s.gradients->columns(), 0.1);
+  std::vector<float> cache(s.cache.begin(), s.cache.begin() + kTrunk * s.gradients->columns());
+  cache.insert(cache.end(), noise.begin(), noise.end());
+  cache.insert(cache.end(), s.cache.begin() + kTrunk * s.gradients->columns(), s.cache.end());
+  const std::vector<int32_t> tail = {7, s.tail.front()};
+  const std::vector<TailBranch> branches = {{kTrunk, kOther, 1},
+                                            {kTrunk + kOther + kUnseen, kCached - kTrunk, 1}};
+  const int64_t tokens = kCached + kOther + kUnseen;
+  std::vector<std::vector<std::vector<float>>> seen(2);
+  const auto answers = s.gradients->Answer(
+      {cache, tokens, tail, branches, kTrunk}, kMost,
+      [&](size_t b, absl::Span<const float> row) { seen[b].emplace_back(row.begin(), row.end()); });
+  ASSERT_TRUE(answers.ok()) << answers.status();
+  std::vector<int32_t> fed;
+  std::vector<TailBranch> whole = branches;
+  for (size_t b = 0; b < 2; ++b) {
+    ASSERT_EQ((*answers)[b].size(), seen[b].size());
+    EXPECT_LE((*answers)[b].size(), static_cast<size_t>(kMost));
+    fed.push_back(tail[b]);
+    fed.insert(fed.end(), (*answers)[b].begin(), (*answers)[b].end() - 1);
+    whole[b].tail = static_cast<int64_t>(seen[b].size());
+  }
+  std::vector<float> logits;
+  ASSERT_TRUE(s.gradients->Logits({cache, tokens, fed, whole, kTrunk}, &logits).ok());
+  size_t at = 0;
+  for (size_t b = 0; b < 2; ++b) {
+    for (size_t i = 0; i < seen[b].size(); ++i) {
+      for (const float value : seen[b][i]) ASSERT_NEAR(value, logits[at++], 1e-4 * (1 + std::abs(value)));
+      const auto& row = seen[b][i];
+      EXPECT_EQ((*answers)[b][i], std::max_element(row.begin(), row.end()) - row.begin());
+    }
+  }
+  EXPECT_EQ(at, logits.size());
+}
+
 INSTANTIATE_TEST_SUITE_P(Architectures, TinyCacheGradient,
                          ::testing::Values("llama_llama3", "llama_linear", "llama_dynamic", "llama_yarn",
                                            "llama_tied", "llama_head_dim", "llama_sharded", "mistral_sliding",
@@ -335,6 +375,20 @@ TEST(CacheGradient, NeverPassesANumberThatIsNotFinite) {
     EXPECT_FALSE(s.gradients->Kl(s.On(s.cache), broken, &gradient).ok()) << bad;
   }
   EXPECT_TRUE(s.gradients->Kl(s.On(s.cache), target, &gradient).ok());
+}
+
+TEST(CacheGradient, AnswersEndWithTheContext) {
+  const Scenario s(absl::StrCat(kGolden, "tiny/llama_tied"),
+                   Prompt("tiny/llama_tied/golden.safetensors", "ids"), 14);
+  const int64_t most = s.gradients->config().max_positions;
+  const auto nothing = [](size_t, absl::Span<const float>) {};
+  const CachedTail input{s.cache, 14, absl::MakeConstSpan(s.tail).first(1)};
+  const auto answer = s.gradients->Answer(input, 2 * most, nothing);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_LE(answer->front().size(), static_cast<size_t>(most - 14));
+  EXPECT_EQ(s.gradients->Answer(input, 0, nothing).status().code(), absl::StatusCode::kInvalidArgument);
+  const CachedTail two{s.cache, 14, absl::MakeConstSpan(s.tail).first(2)};
+  EXPECT_EQ(s.gradients->Answer(two, 4, nothing).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(CacheGradient, RefusesWhatDoesNotFit) {
