@@ -24,7 +24,7 @@ void PrintTexts(const AludelJob& job, const AludelInputs& inputs) {
   if (inputs.by_passages) {
     const PassagePlan plan =
         CountPassages(config, inputs.consumers.size(), inputs.more_prompts, job.options.passages, DType::kF32,
-                      std::max(0, inputs.most_recomputed));
+                      std::max(0, inputs.most_recomputed), std::max<int64_t>(0, job.tail_tokens));
     PrintLine(absl::StrFormat("tuning: %d prompts about %d passages with %d tokens", plan.prompts,
                               plan.passages, plan.tokens));
   }

@@ -392,8 +392,9 @@ absl::Status Run(int argc, char** argv) {
   flags.Add("prompts", "N", &job.prompts, "read at most N prompts; 0: all");
   std::string sample;
   flags.Add("sample", "FILE", &sample,
-            "write --prompts (400) calibration prompts, pieces of what is installed in /usr/share/doc and of "
-            "program code, and end");
+            "write --prompts (400) calibration prompts, pieces of installed documentation, licenses and "
+            "program code "
+            "(/usr/share/doc, Python's and Perl's libraries, /usr/include), and end");
   flags.Add("held-out", "X", &job.held_out, "fraction of prompts that choose and measure but do not fit");
   flags.Add("rank-k", "X", &job.scd.rank_k, "latents of K as a fraction of kv_dim");
   flags.Add("rank-v", "X", &job.scd.rank_v, "latents of V as a fraction of kv_dim");

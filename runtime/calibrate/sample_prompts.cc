@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <memory>
 #include <random>
-#include <set>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
@@ -54,20 +53,17 @@ bool IsCode(const fs::path& path) {
   return end == ".py" || end == ".pm" || end == ".h";
 }
 
-Files FindFiles(const std::vector<std::string>& roots) {
-  Files files;
-  for (const std::string& root : roots) {
-    std::error_code error;  // what cannot be read is as if it were not there
-    const auto options = fs::directory_options::skip_permission_denied;
-    for (fs::recursive_directory_iterator at(root, options, error), end; !error && at != end;
-         at.increment(error)) {
-      std::error_code unknown;
-      if (!fs::is_regular_file(at->symlink_status(unknown))) continue;
-      if (IsText(at->path())) files.texts.push_back(at->path());
-      if (IsCode(at->path())) files.code.push_back(at->path());
-    }
+// What cannot be read is as if it were not there.
+void FindFiles(const fs::path& folder, Files* files) {
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    std::error_code unknown;
+    const fs::file_status status = at->symlink_status(unknown);
+    if (fs::is_directory(status)) FindFiles(at->path(), files);
+    if (!fs::is_regular_file(status)) continue;
+    if (IsText(at->path())) files->texts.push_back(at->path());
+    if (IsCode(at->path())) files->code.push_back(at->path());
   }
-  return files;
 }
 
 // Empty where it cannot be read or is not UTF-8 alone. zlib reads what is not compressed as it is.
@@ -81,43 +77,55 @@ std::string ReadText(const fs::path& path) {
   text.resize(static_cast<size_t>(length));
   const size_t valid = FirstInvalidUtf8(text);
   // The last character of a longer file may have been cut.
-  if (valid + 4 < text.size() || (valid < text.size() && text.size() < kMaxFileBytes)) return "";
+  if (valid + 3 < text.size() || (valid < text.size() && text.size() < kMaxFileBytes)) return "";
   text.resize(valid);
   return text.find('\0') == std::string::npos ? text : "";
 }
 
-// Files in random order, of each in turn a piece, so that long ones are not most of the prompts.
+// Files in random order, of each in turn the next piece: long ones are not most of the prompts, and no two pieces overlap.
 class Pieces {
  public:
-  Pieces(std::vector<fs::path> files, std::mt19937_64* random) : files_(std::move(files)), random_(random) {
-    std::sort(files_.begin(), files_.end());  // folders have no order of their own
-    std::shuffle(files_.begin(), files_.end(), *random_);
+  Pieces(std::vector<fs::path> paths, std::mt19937_64* random) : random_(random) {
+    std::sort(paths.begin(), paths.end());  // folders have no order of their own
+    std::shuffle(paths.begin(), paths.end(), *random_);
+    for (fs::path& path : paths) files_.push_back({std::move(path)});
   }
 
-  // None where a whole round found nothing new.
+  // None where nothing is left of any file.
   std::string Next() {
     for (size_t tried = 0; tried < files_.size(); ++tried) {
-      std::string piece = Cut(ReadText(files_[next_]));
+      std::string piece = Take(&files_[next_]);
       next_ = (next_ + 1) % files_.size();
-      if (piece.size() >= kMinPieceBytes && seen_.insert(piece).second) return piece;
+      if (!piece.empty()) return piece;
     }
     return "";
   }
   size_t files() const { return files_.size(); }
 
  private:
-  std::string Cut(const std::string& text) {
-    if (text.size() < kMinPieceBytes) return "";
-    size_t start = (*random_)() % (text.size() - kMinPieceBytes + 1);
-    start = text.rfind('\n', start) == std::string::npos ? 0 : text.rfind('\n', start) + 1;
+  struct File {
+    fs::path path;
+    size_t taken = 0;  // bytes at its beginning that were used or passed over
+    bool over = false;
+  };
+
+  std::string Take(File* file) {
+    if (file->over) return "";
+    const std::string text = ReadText(file->path);
+    // Titles and tables of contents look alike everywhere: the first piece begins somewhere in the first half.
+    if (file->taken == 0 && text.size() > 4 * kMaxPieceBytes) file->taken = (*random_)() % (text.size() / 2);
+    size_t start = 0;
+    if (file->taken > 0) start = std::min(text.size(), text.find('\n', file->taken)) + 1;
+    file->over = start + kMinPieceBytes > text.size();
+    if (file->over) return "";
     const size_t length = kMinPieceBytes + (*random_)() % (kMaxPieceBytes - kMinPieceBytes + 1);
     const std::string piece = text.substr(start, length);
+    file->taken = start + piece.size();
     return piece.substr(0, FirstInvalidUtf8(piece));
   }
 
-  std::vector<fs::path> files_;
+  std::vector<File> files_;
   std::mt19937_64* random_;
-  std::set<std::string> seen_;
   size_t next_ = 0;
 };
 
@@ -127,8 +135,8 @@ std::vector<std::string> SystemTextRoots() {
   std::vector<std::string> roots = {"/usr/share/doc", "/usr/share/common-licenses", "/usr/share/perl",
                                     "/usr/share/perl5", "/usr/include"};
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator("/usr/lib", error)) {
-    if (absl::StartsWith(entry.path().filename().string(), "python3")) roots.push_back(entry.path().string());
+  for (fs::directory_iterator at("/usr/lib", error), end; !error && at != end; at.increment(error)) {
+    if (absl::StartsWith(at->path().filename().string(), "python3")) roots.push_back(at->path().string());
   }
   return roots;
 }
@@ -138,7 +146,8 @@ absl::StatusOr<std::string> SamplePrompts(const SamplePromptsOptions& options) {
     return absl::InvalidArgumentError(absl::StrFormat("%d prompts, want 1 or more", options.count));
   }
   std::mt19937_64 random(options.seed);
-  Files files = FindFiles(options.roots);
+  Files files;
+  for (const std::string& root : options.roots) FindFiles(root, &files);
   Pieces texts(std::move(files.texts), &random);
   Pieces code(std::move(files.code), &random);
   std::string lines;
@@ -164,16 +173,18 @@ absl::StatusOr<std::string> SamplePrompts(const SamplePromptsOptions& options) {
 }
 
 absl::Status WriteSamplePrompts(const SamplePromptsOptions& options, const std::string& file) {
-  if (fs::exists(file)) {
+  ALUDEL_ASSIGN_OR_RETURN(const std::string lines, SamplePrompts(options));
+  const auto failed = [&] { return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", file)); };
+  std::FILE* out = std::fopen(file.c_str(), "wx");
+  if (out == nullptr && errno == EEXIST) {
     return absl::AlreadyExistsError(absl::StrCat(file, " is there already: name another, or remove it"));
   }
-  ALUDEL_ASSIGN_OR_RETURN(const std::string lines, SamplePrompts(options));
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(file.c_str(), "wx"), std::fclose);
-  if (out == nullptr) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", file));
-  if (std::fwrite(lines.data(), 1, lines.size(), out.get()) != lines.size() || std::fflush(out.get()) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", file));
-  }
-  return absl::OkStatus();
+  if (out == nullptr) return failed();
+  const bool written = std::fwrite(lines.data(), 1, lines.size(), out) == lines.size();
+  if (std::fclose(out) == 0 && written) return absl::OkStatus();
+  const absl::Status status = failed();
+  std::remove(file.c_str());
+  return status;
 }
 
 }  // namespace aludel

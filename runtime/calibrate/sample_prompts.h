@@ -21,8 +21,8 @@ struct SamplePromptsOptions {
 std::vector<std::string> SystemTextRoots();
 
 // `count` JSON lines as LoadQuestions reads them: half are questions about a piece of text, a quarter each pieces of text and
-// of code. A piece begins with a line and has at most 1,600 bytes. The same files and seed give the same lines. NotFound where
-// the roots hold too little.
+// of code. A piece begins with a line and has 300 to 1,600 bytes, of the first MiB of its file; no two overlap. The same files
+// and seed give the same lines. NotFound where the roots hold too little.
 absl::StatusOr<std::string> SamplePrompts(const SamplePromptsOptions& options);
 
 // Writes them to `file`. AlreadyExists where there is one.

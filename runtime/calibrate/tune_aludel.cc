@@ -52,7 +52,7 @@ class Job {
   std::string CheckpointPath(std::vector<DecoderTuner>* tuners) const {
     const DecoderTuning& options = tuning_.options;
     std::string key = absl::StrCat(
-        "tuning of all weights 2 ", tuning_.time.budget, " ", tuning_.producer->hash(), " ", options.passes,
+        "tuning of all weights 3 ", tuning_.time.budget, " ", tuning_.producer->hash(), " ", options.passes,
         " ", options.batch, " ", options.learning_rate, " ", options.stretch, " ", options.stretch_weight,
         " ", options.seed, " ", tuning_.max_answer_tokens, " ", Name(tuning_.producer->options().compute));
     for (const auto& consumer : tuning_.consumers) absl::StrAppend(&key, " ", consumer->hash());

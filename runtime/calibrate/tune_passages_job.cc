@@ -43,11 +43,11 @@ std::string ModelKey(const Transformer& model) {
 // What a run of the tuner depends on beside the answers.
 std::string CheckpointName(const Transformer& consumer, const PassageTuning& options,
                            absl::Span<const Passage> passages, const std::vector<TunedGroup>& groups,
-                           int max_answer_tokens, double budget) {
+                           int max_answer_tokens, int64_t tail_tokens, double budget) {
   std::string key =
-      absl::StrCat("tuning 2 ", budget, " ", ModelKey(consumer), " ", options.rank, " ", options.epochs, " ",
-                   options.batch, " ", options.learning_rate, " ", options.head, " ", options.judgements, " ",
-                   options.patience, " ", options.seed, " ", max_answer_tokens);
+      absl::StrCat("tuning 2 ", tail_tokens, " ", budget, " ", ModelKey(consumer), " ", options.rank, " ",
+                   options.epochs, " ", options.batch, " ", options.learning_rate, " ", options.head, " ",
+                   options.judgements, " ", options.patience, " ", options.seed, " ", max_answer_tokens);
   const auto add = [&key](const auto& values) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
     absl::StrAppend(&key, " ", Sha256Hex({bytes, values.size() * sizeof(values[0])}));
@@ -86,10 +86,10 @@ class Stage {
         shape_(shape),
         progress_(progress),
         directory_(tuning.work + "/tuning"),
-        passages_(TuningPassages(tuning.more_prompts, shape.head_tokens)) {}
+        passages_(TuningPassages(tuning.more_prompts, Recomputed())) {}
 
   absl::Status Prepare() {
-    ALUDEL_RETURN_IF_ERROR(CheckTuningPassages(tuning_.more_prompts, shape_.head_tokens));
+    ALUDEL_RETURN_IF_ERROR(CheckTuningPassages(tuning_.more_prompts, Recomputed()));
     return OpenFiles(*tuning_.producer, "producer prefills passages", &producer_);
   }
 
@@ -113,6 +113,9 @@ class Stage {
       ALUDEL_ASSIGN_OR_RETURN(auto answered,
                               OpenPassageAnswers(directory_, ModelKey(model), *weights, *own[c], Chunk(c),
                                                  tuning_.max_answer_tokens, progress_));
+      for (size_t i = 0; i < answered.size(); ++i) {
+        answered[i].RecomputeTails(passages_[begin + i], shape_.tail_tokens);
+      }
       answers.push_back(std::move(answered));
       inputs.push_back(DecoderInputs(encoder_, shape_, *decoder, *producer_[c], *own[c]));
     }
@@ -132,9 +135,10 @@ class Stage {
     options.head = shape_.head_tokens;
     options.time_is_up = time_is_up;
     std::vector<TunedGroup> groups = ToTuned(shape_, own.front()->layout(), metrics, decoder);
-    const std::string checkpoint = absl::StrCat(
-        directory_, "/",
-        CheckpointName(model, options, passages_, groups, tuning_.max_answer_tokens, tuning_.time.budget));
+    const std::string checkpoint =
+        absl::StrCat(directory_, "/",
+                     CheckpointName(model, options, passages_, groups, tuning_.max_answer_tokens,
+                                    shape_.tail_tokens, tuning_.time.budget));
     PassageTuner tuner(std::move(groups), options, checkpoint, PrintState);
     ALUDEL_ASSIGN_OR_RETURN(const TuningState state, tuner.Run(*weights, train, held_out, progress_));
     FromTuned(std::move(tuner).TakeGroups(), decoder);
@@ -142,6 +146,8 @@ class Stage {
   }
 
  private:
+  RecomputedTokens Recomputed() const { return {shape_.head_tokens, shape_.tail_tokens}; }
+
   // Whether a consumer that begins now has had its part of the time, its prefills and answers included: those behind it
   // have the same. None: it takes what it takes.
   std::function<bool()> TimeOf(size_t consumer) const {
@@ -179,32 +185,35 @@ class Stage {
 
 }  // namespace
 
-std::vector<Passage> TuningPassages(absl::Span<const std::vector<int32_t>> prompts, int64_t head_tokens) {
-  std::vector<Passage> passages = GroupPassages(prompts, kMostBranches);
+std::vector<Passage> TuningPassages(absl::Span<const std::vector<int32_t>> prompts,
+                                    const RecomputedTokens& recomputed) {
+  std::vector<Passage> passages = GroupPassages(prompts, kMostBranches, recomputed.tail);
   passages.erase(std::remove_if(passages.begin(), passages.end(),
-                                [&](const Passage& passage) { return passage.trunk() <= head_tokens; }),
+                                [&](const Passage& passage) { return passage.trunk() <= recomputed.head; }),
                  passages.end());
   return passages;
 }
 
-absl::Status CheckTuningPassages(absl::Span<const std::vector<int32_t>> prompts, int64_t head_tokens) {
-  const size_t passages = TuningPassages(prompts, head_tokens).size();
+absl::Status CheckTuningPassages(absl::Span<const std::vector<int32_t>> prompts,
+                                 const RecomputedTokens& recomputed) {
+  const size_t passages = TuningPassages(prompts, recomputed).size();
   if (passages >= 2) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrFormat("tuning learns from some passages and watches others: %d of --tuning-data are longer "
-                      "than the %d tokens at their head that the consumer computes, want at least 2: give "
-                      "questions about more texts, or fewer --head-tokens",
-                      passages, head_tokens));
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "tuning learns from some passages and watches others: %d of --tuning-data are longer "
+      "than the %d tokens at their head and the %d at their tail that the consumer computes, "
+      "want at least 2: give questions about more texts, or fewer --head-tokens or --tail-tokens",
+      passages, recomputed.head, recomputed.tail));
 }
 
-std::vector<int64_t> WholePassages(absl::Span<const std::vector<int32_t>> prompts, int64_t head_tokens) {
+std::vector<int64_t> WholePassages(absl::Span<const std::vector<int32_t>> prompts,
+                                   const RecomputedTokens& recomputed) {
   constexpr int kFewest = 8;
   std::vector<int64_t> ends;
   int64_t end = 0;
   int decoded = 0;
-  for (const Passage& passage : GroupPassages(prompts, kMostBranches)) {
+  for (const Passage& passage : GroupPassages(prompts, kMostBranches, recomputed.tail)) {
     end += static_cast<int64_t>(passage.branches.size());
-    if (passage.trunk() > head_tokens) ++decoded;
+    if (passage.trunk() > recomputed.head) ++decoded;
     if (decoded >= kFewest) ends.push_back(end);
   }
   return ends;
@@ -212,12 +221,16 @@ std::vector<int64_t> WholePassages(absl::Span<const std::vector<int32_t>> prompt
 
 PassagePlan CountPassages(const ModelConfig& config, size_t consumers,
                           absl::Span<const std::vector<int32_t>> prompts, const PassageTuning& options,
-                          DType matrices, int recomputed_layers) {
+                          DType matrices, int recomputed_layers, int64_t tail_tokens) {
   PassagePlan plan;
-  for (const Passage& passage : TuningPassages(prompts, /*head_tokens=*/0)) {
+  int64_t recomputed = 0;
+  for (const Passage& passage : TuningPassages(prompts, {/*head=*/0, tail_tokens})) {
     ++plan.passages;
     plan.prompts += static_cast<int64_t>(passage.branches.size());
     plan.tokens += passage.tokens();
+    for (size_t b = 0; b < passage.branches.size(); ++b) {
+      recomputed += std::min(tail_tokens, passage.end(b) - 1 - passage.branches[b]);
+    }
   }
   const auto models = static_cast<int64_t>(1 + consumers);
   const int64_t layer = int64_t{config.hidden} * (2 * config.q_dim() + 2 * config.kv_dim() + 3 * config.ffn);
@@ -226,12 +239,15 @@ PassagePlan CountPassages(const ModelConfig& config, size_t consumers,
   plan.disk = StateBytes(config, SideLayers(recomputed_layers), plan.tokens) * static_cast<size_t>(models);
   const int64_t parameters = inner + head * (config.tied_embeddings ? 1 : 2);
   plan.memory = static_cast<size_t>(parameters) * (matrices == DType::kF32 ? 4 : 2);
-  // Prefills; the answers, of which every token reads all weights again; then forward and back, judgements among them.
-  const int64_t tail = plan.prompts * kAnswerTokens;
+  // Prefills; the answers, whose passes of a token for each prompt, which read all weights again, are taken to be half as long as one of
+  // all their tokens; then forward and back, judgements among them.
+  const int64_t answers = plan.prompts * kAnswerTokens;
+  const int64_t tail = answers + recomputed;
   plan.prefills = static_cast<double>(plan.tokens * models * inner);
-  plan.tails = static_cast<double>((models - 1) * (inner + head) * tail) *
-               (0.5 * kAnswerTokens + 2.0 * static_cast<double>(options.epochs) +
-                kHeldOut * static_cast<double>(options.judgements));
+  plan.tails = static_cast<double>((models - 1) * (inner + head)) *
+               (0.5 * kAnswerTokens * static_cast<double>(answers) +
+                static_cast<double>(tail) * (2.0 * static_cast<double>(options.epochs) +
+                                             kHeldOut * static_cast<double>(options.judgements)));
   if (plan.passages == 0) return plan;
   plan.pass_rows = plan.tokens / plan.passages;
   plan.pass_tail = tail / plan.passages;

@@ -29,17 +29,20 @@ struct PassagePlan {
 };
 PassagePlan CountPassages(const ModelConfig& config, size_t consumers,
                           absl::Span<const std::vector<int32_t>> prompts, const PassageTuning& options,
-                          DType matrices, int recomputed_layers);
+                          DType matrices, int recomputed_layers, int64_t tail_tokens);
 
 // Passages of `prompts` that something is decoded of.
-std::vector<Passage> TuningPassages(absl::Span<const std::vector<int32_t>> prompts, int64_t head_tokens);
+std::vector<Passage> TuningPassages(absl::Span<const std::vector<int32_t>> prompts,
+                                    const RecomputedTokens& recomputed);
 
 // InvalidArgument where there are too few of them to learn from some and to watch others.
-absl::Status CheckTuningPassages(absl::Span<const std::vector<int32_t>> prompts, int64_t head_tokens);
+absl::Status CheckTuningPassages(absl::Span<const std::vector<int32_t>> prompts,
+                                 const RecomputedTokens& recomputed);
 
 // How many of the first `prompts` may be taken alone, so that no passage is cut and tuning has some passages to learn
 // from; ascending, up to all of them. Empty: all are too few.
-std::vector<int64_t> WholePassages(absl::Span<const std::vector<int32_t>> prompts, int64_t head_tokens);
+std::vector<int64_t> WholePassages(absl::Span<const std::vector<int32_t>> prompts,
+                                   const RecomputedTokens& recomputed);
 
 // Like TuneAludelDecoders, on `more_prompts` alone.
 absl::StatusOr<std::vector<TuningResult>> TuneByPassages(

@@ -23,19 +23,22 @@ Passage Pack(absl::Span<const std::vector<int32_t>> prompts, int64_t trunk) {
 
 }  // namespace
 
-std::vector<Passage> GroupPassages(absl::Span<const std::vector<int32_t>> prompts, size_t most_branches) {
+std::vector<Passage> GroupPassages(absl::Span<const std::vector<int32_t>> prompts, size_t most_branches,
+                                   int64_t tail_tokens) {
   std::vector<Passage> passages;
   for (size_t begin = 0; begin < prompts.size();) {
-    auto trunk = static_cast<int64_t>(prompts[begin].size()) - 1;
-    auto longest = trunk + 1;
+    auto longest = static_cast<int64_t>(prompts[begin].size());
+    int64_t shortest = longest, shared = longest - 1;
     size_t end = begin + 1;
     for (; end < prompts.size() && end - begin < most_branches; ++end) {
       const auto tokens = static_cast<int64_t>(prompts[end].size());
-      const int64_t common = CommonTokens(prompts[begin], prompts[end], std::min(trunk, tokens - 1));
+      const int64_t common = CommonTokens(prompts[begin], prompts[end], std::min(shared, tokens - 1));
       if (2 * common < std::max(longest, tokens)) break;
-      trunk = common;
+      shared = common;
       longest = std::max(longest, tokens);
+      shortest = std::min(shortest, tokens);
     }
+    const int64_t trunk = std::clamp<int64_t>(shortest - 1 - tail_tokens, 0, shared);
     passages.push_back(Pack(prompts.subspan(begin, end - begin), trunk));
     begin = end;
   }

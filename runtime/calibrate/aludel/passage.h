@@ -7,6 +7,12 @@
 
 namespace aludel {
 
+// Tokens at both ends of a prompt that the consumer computes itself (AludelShape), beside its last token.
+struct RecomputedTokens {
+  int64_t head = 0;
+  int64_t tail = 0;
+};
+
 // Prompts that begin alike, such as several questions about one text: models compute what they share once.
 struct Passage {
   // The common trunk, then of each prompt what follows it, one behind the other: a branch of at least one token.
@@ -20,7 +26,9 @@ struct Passage {
 };
 
 // One behind the other, prompts that share at least half of each other become a passage, of at most
-// `most_branches`. Every prompt has a token.
-std::vector<Passage> GroupPassages(absl::Span<const std::vector<int32_t>> prompts, size_t most_branches);
+// `most_branches`. Every prompt has a token. Its last one and the `tail_tokens` before that, as far as it is that long, are
+// its branch's own.
+std::vector<Passage> GroupPassages(absl::Span<const std::vector<int32_t>> prompts, size_t most_branches,
+                                   int64_t tail_tokens);
 
 }  // namespace aludel

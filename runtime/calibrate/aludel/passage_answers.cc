@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/check.h"
 #include "runtime/codec/artifact/weight_file.h"
 #include "runtime/status_macros.h"
 
@@ -170,10 +171,30 @@ std::vector<int32_t> PassageAnswers::Tail() const {
 std::vector<TailBranch> PassageAnswers::Branches(const Passage& passage) const {
   std::vector<TailBranch> branches;
   for (size_t b = 0; b < tails.size(); ++b) {
-    branches.push_back({passage.branches[b], passage.end(b) - 1 - passage.branches[b],
+    const int64_t fed = recomputed.empty() ? 0 : recomputed[b];
+    branches.push_back({passage.branches[b], passage.end(b) - 1 - fed - passage.branches[b],
                         static_cast<int64_t>(tails[b].size())});
   }
   return branches;
+}
+
+void PassageAnswers::RecomputeTails(const Passage& passage, int64_t tokens) {
+  ALUDEL_CHECK(recomputed.empty());
+  std::vector<Target> all;
+  auto next = targets.begin();
+  for (size_t b = 0; b < tails.size(); ++b) {
+    const int64_t last = passage.end(b) - 1;
+    const int64_t fed = std::min(tokens, last - passage.branches[b]);
+    recomputed.push_back(fed);
+    all.resize(all.size() + static_cast<size_t>(fed));
+    for (size_t i = 0; i < tails[b].size(); ++i) all.push_back(std::move(*next++));
+    tails[b].insert(tails[b].begin(), passage.ids.begin() + last - fed, passage.ids.begin() + last);
+  }
+  targets = std::move(all);
+}
+
+int64_t PassageAnswers::answered() const {
+  return std::count_if(targets.begin(), targets.end(), [](const Target& target) { return !target.empty(); });
 }
 
 std::vector<float> PassageAnswers::LogProbabilities(size_t vocab) const {

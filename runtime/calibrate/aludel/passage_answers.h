@@ -16,12 +16,20 @@ namespace aludel {
 
 // What a consumer says on its own cache to every prompt of a passage: what tuning holds decoders to.
 struct PassageAnswers {
-  // Of every branch the prompt's last token and the greedy answer without its last: what is fed.
+  // Of every branch what is fed: the prompt's last token and the greedy answer without its last; in front of them what
+  // RecomputeTails adds.
   std::vector<std::vector<int32_t>> tails;
   // After each token of the tails, one branch behind the other: ids and their log-probabilities. Those too unlikely
   // to matter are left out (kLeastLikely).
   std::vector<std::vector<std::pair<int32_t, float>>> targets;
+  // Of every branch, tokens in front of the prompt's last that are fed, too, and have no targets; empty: none.
+  std::vector<int64_t> recomputed;
 
+  // Feeds the last `tokens` before each prompt's last one, too, which the consumer recomputes
+  // (CodecSpec::recomputed_tail_tokens), as far as they are the branch's own. Call it once.
+  void RecomputeTails(const Passage& passage, int64_t tokens);
+  // How many tokens have targets.
+  int64_t answered() const;
   // The tails as one pass takes them, and where they hang.
   std::vector<int32_t> Tail() const;
   std::vector<TailBranch> Branches(const Passage& passage) const;

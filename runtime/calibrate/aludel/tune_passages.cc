@@ -94,17 +94,21 @@ absl::StatusOr<double> PassageTuner::AddGradient(CacheGradient& consumer, const 
       const double kl,
       consumer.Kl({cache_, passage.passage->tokens(), tail, branches, passage.passage->trunk()},
                   passage.answers->LogProbabilities(static_cast<size_t>(consumer.config().vocab)), &slope_));
+  // Kl() is the mean over all that is fed.
+  const double per_target =
+      static_cast<double>(tail.size()) / static_cast<double>(passage.answers->answered());
+  const float factor = weight * static_cast<float>(per_target);
   for (size_t g = 0; g < groups_.size(); ++g) {
     const TunedGroup& group = groups_[g];
     const auto outputs = static_cast<int64_t>(group.mean.size());
     std::vector<float> slope(coded * outputs);
     for (int64_t t = 0; t < coded; ++t) {
       const float* row = slope_.data() + (tuning_.head + t) * columns + group.first_column;
-      for (int64_t j = 0; j < outputs; ++j) slope[t * outputs + j] = weight * group.scale[j] * row[j];
+      for (int64_t j = 0; j < outputs; ++j) slope[t * outputs + j] = factor * group.scale[j] * row[j];
     }
     passes_[g].Backward(corrections_[g], slope.data(), &(*gradients)[g]);
   }
-  return kl;
+  return kl * per_target;
 }
 
 absl::StatusOr<double> PassageTuner::Judge(CacheGradient& consumer,
@@ -123,7 +127,7 @@ absl::StatusOr<double> PassageTuner::Judge(CacheGradient& consumer,
     for (size_t t = 0; t < tail.size(); ++t) {
       all.sum += KlTo(passage.answers->targets[t], absl::MakeConstSpan(logits).subspan(t * vocab, vocab));
     }
-    all.tokens += static_cast<double>(tail.size());
+    all.tokens += static_cast<double>(passage.answers->answered());
   }
   return all.sum / std::max(1.0, all.tokens);
 }
@@ -141,7 +145,7 @@ absl::Status PassageTuner::Step(CacheGradient& consumer, const std::vector<Tunin
     ALUDEL_ASSIGN_OR_RETURN(
         const double kl,
         AddGradient(consumer, passage, 1.0f / static_cast<float>(tuning_.batch), &gradients));
-    const auto tokens = static_cast<double>(passage.answers->targets.size());
+    const auto tokens = static_cast<double>(passage.answers->answered());
     seen->sum += kl * tokens;
     seen->tokens += tokens;
   }

@@ -16,7 +16,7 @@
 namespace aludel {
 
 // Tuning of linear decoders to answers by corrections of low rank (LowRank). All questions about a passage go through
-// the consumer in one pass, and only their last tokens and answers do. What is kept is the step at
+// the consumer in one pass, and only their answers and what it recomputes in front of them do. What is kept is the step at
 // which the KL on passages that are not learnt from was lowest; the decoder as it came is one of them.
 
 // One passage, in the states of both sides. What is pointed to must live as long.
@@ -70,7 +70,7 @@ class PassageTuner {
   // The groups with the best corrections merged.
   std::vector<TunedGroup> TakeGroups() &&;
 
-  // For checks: adds the gradient of the mean KL over a passage's tail to `gradients` [groups], and returns it.
+  // For checks: adds the gradient of the mean KL over a passage's answers to `gradients` [groups], and returns it.
   absl::StatusOr<double> AddGradient(CacheGradient& consumer, const TuningPassage& passage, float weight,
                                      std::vector<LowRank>* gradients);
   std::vector<LowRank>& corrections() { return corrections_; }

@@ -21,9 +21,8 @@ namespace {
 constexpr double kUsable = 0.9;  // of a budget: measured rates are those of a moment
 constexpr double kLeastDial = 1.0 / 256;
 constexpr int64_t kFewestPrompts = 10, kFewestHeldOut = 8;
-// Closed forms and networks get as many times the share of their prompts and steps that tuning gets of its own: they are
-// fitted in a fraction of the time, and with few of them fail on all that they have not seen, from where tuning does not bring
-// them back.
+// The fit gets as many times the share of its prompts and steps that tuning gets of its own: with few of them a decoder fails on
+// all that it has not seen, and tuning does not mend that.
 constexpr double kFitBeforeTuning = 3;
 constexpr double kAllPasses = 0.5, kOnePass = 1 / kFitBeforeTuning;  // dials from which tuning takes as many
 
@@ -40,7 +39,7 @@ double SecondsOf(const BudgetChoice& choice, const PlanInput& input, const WorkR
 
 // No more than `most` prompts, but for --retune, which does nothing else and has as few as teach something.
 int64_t PassagesAmong(int64_t most, const PlanInput& input) {
-  const std::vector<int64_t> ends = WholePassages(input.more, HeadTokens(input));
+  const std::vector<int64_t> ends = WholePassages(input.more, RecomputedOf(input));
   const auto above = std::upper_bound(ends.begin(), ends.end(), most);
   if (above != ends.begin()) return *(above - 1);
   if (!input.job.retune) return 0;

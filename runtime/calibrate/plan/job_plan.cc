@@ -131,7 +131,7 @@ absl::StatusOr<PlanInput> PlanOfJob(const AludelJob& job, const AludelInputs& in
   input.by_passages = !inputs.more_prompts.empty() && job.options.passages.rank > 0 &&
                       job.options.tuning.passes <= 0 && linear;
   if (input.by_passages) {
-    ALUDEL_RETURN_IF_ERROR(CheckTuningPassages(input.more, HeadTokens(input)));
+    ALUDEL_RETURN_IF_ERROR(CheckTuningPassages(input.more, RecomputedOf(input)));
   }
   // Of a directory of versions the current one: it alone is copied.
   if (old.has_value()) input.artifact_bytes = BytesUnder(old->directory, /*intermediate_alone=*/false);

@@ -65,7 +65,7 @@ class Counter {
     (input.on_gpu ? gpu_models_ : models_) = models;
     models_ += input.process_bytes;
     train_tokens_ = Tokens(input.train);
-    const auto head = static_cast<double>(HeadTokens(input));
+    const auto head = static_cast<double>(RecomputedOf(input).head);
     rows_ = std::max(1.0, train_tokens_ - head * static_cast<double>(input.train.size()));
     longest_ = std::max({Longest(input.train), Longest(input.held_out), Longest(input.more)});
     senses_ = job_.sensitivity_prompts > 0 && !job_.retune;
@@ -305,8 +305,9 @@ class Counter {
   StageWork Tuning() const {
     StageWork stage{.stage = Stage::kTuning, .most = MostFits()};
     if (input_.by_passages) {
-      const PassagePlan plan = CountPassages(config_, job_.base.consumers.size(), input_.more,
-                                             options_.passages, TuningType(), Recomputed());
+      const PassagePlan plan =
+          CountPassages(config_, job_.base.consumers.size(), input_.more, options_.passages, TuningType(),
+                        Recomputed(), RecomputedOf(input_).tail);
       stage.once[Work::kPrefill] = 2 * plan.prefills;
       stage.once[Work::kTail] = 2 * plan.tails;
       stage.once[Work::kLoad] = consumers_ * Parameters(config_);
@@ -332,7 +333,7 @@ class Counter {
     return stage;
   }
 
-  // Answers, a pass for each token; then the consumer on its own cache, and forward and back on the decoded one,
+  // Answers, a pass for each token, taken to be half as long as one of all of them; then the consumer on its own cache, and forward and back on the decoded one,
   // for the answer and for a stretch.
   void Tune(Prompts prompts, double passes, StageWork* stage) const {
     const auto stretch =
@@ -414,9 +415,10 @@ double Parameters(const ModelConfig& config) {
          static_cast<double>(config.vocab) * config.hidden * (config.tied_embeddings ? 1 : 2);
 }
 
-int64_t HeadTokens(const PlanInput& input) {
-  if (input.extended.has_value()) return input.extended->head_tokens;
-  return input.job.head_tokens < 0 ? kHeadTokens : input.job.head_tokens;
+RecomputedTokens RecomputedOf(const PlanInput& input) {
+  if (input.extended.has_value()) return {input.extended->head_tokens, input.extended->tail_tokens};
+  return {input.job.head_tokens < 0 ? kHeadTokens : input.job.head_tokens,
+          std::max<int64_t>(0, input.job.tail_tokens)};
 }
 
 double TailFlops(const ModelConfig& config, double cached, double tokens) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "runtime/calibrate/aludel/passage.h"
 #include "runtime/calibrate/aludel_job.h"
 #include "runtime/codec/aludel/weights.h"
 #include "runtime/model/model_config.h"
@@ -77,8 +78,7 @@ std::vector<StageWork> CountWork(const PlanInput& input, double answer_tokens);
 
 double Parameters(const ModelConfig& config);
 
-// Of a prompt, that the consumer computes itself.
-int64_t HeadTokens(const PlanInput& input);
+RecomputedTokens RecomputedOf(const PlanInput& input);
 
 // Parts of it that a measurement of rates needs, too: FLOP of feeding `tokens` on a cache of `cached` tokens, of a
 // training step for each row of its batch, and of solving for an encoder (FitInnovation).

@@ -168,7 +168,7 @@ class Pilot {
   absl::Status PassagePasses() {
     const DType matrices = input_.job.base.compute == DType::kF32 ? DType::kF32 : DType::kBf16;
     const PassagePlan plan = CountPassages(config_, /*consumers=*/1, input_.more, input_.job.options.passages,
-                                           matrices, /*recomputed_layers=*/0);
+                                           matrices, /*recomputed_layers=*/0, RecomputedOf(input_).tail);
     return TimePass(matrices, plan.pass_rows, plan.pass_tail, 2 * 2 * plan.pass);
   }
 

@@ -54,11 +54,18 @@ Handoff::~Handoff() {
 
 void Handoff::Begin(SequenceId sequence, size_t target, FrameExtent extent) {
   const absl::Time now = MonotonicNow();
-  sequence_ = sequence;
-  until_ = std::min(spec_.deadline, now + context_.options->handoff_timeout);
   account_.Begin(now);
+  std::unique_ptr<FrameCollector> collector;
   if (context_.codes != nullptr && !spec_.no_store && spec_.codec->base_planes == 0) {
-    collector_ = context_.codes->Collect(spec_.codec, spec_.tenant);
+    collector = context_.codes->Collect(spec_.codec, spec_.tenant);
+  }
+  {
+    // End may have come on another thread: then nothing begins.
+    absl::MutexLock lock(&mutex_);
+    if (over_) return;
+    sequence_ = sequence;
+    until_ = std::min(spec_.deadline, now + context_.options->handoff_timeout);
+    collector_ = std::move(collector);
   }
   if (context_.codes != nullptr && spec_.workflow) context_.codes->Expect(*spec_.workflow, spec_.tenant);
   if (target == kOwnStore) {

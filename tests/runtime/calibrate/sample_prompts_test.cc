@@ -26,13 +26,13 @@ class SamplePromptsTest : public testing::Test {
   void SetUp() override {
     fs::remove_all(root_);
     fs::create_directories(root_ / "package");
-    Write("package/README", Lines("plain", 200));
+    Write("package/README", Lines("plain", 4000));
     Write("package/image.txt", std::string(5000, '\0'));
     Write("package/latin.txt", std::string(5000, '\xe9'));
     Write("package/short.md", "too short\n");
-    Write("package/module.py", Lines("code", 200));
+    Write("package/module.py", Lines("code", 2000));
     gzFile packed = gzopen((root_ / "package/guide.txt.gz").c_str(), "wb");
-    const std::string text = Lines("packed", 200);
+    const std::string text = Lines("packed", 4000);
     ASSERT_EQ(gzwrite(packed, text.data(), static_cast<unsigned>(text.size())),
               static_cast<int>(text.size()));
     gzclose(packed);
@@ -56,7 +56,7 @@ TEST_F(SamplePromptsTest, AreReadAsQuestions) {
   std::set<std::string> kinds, pieces;
   for (const Question& question : *questions) {
     const std::string& piece = question.is_chat() ? question.context : question.text;
-    EXPECT_GE(piece.size(), 299u);  // a character of two bytes may have been cut off
+    EXPECT_GE(piece.size(), 299u);  // an "é" may have been cut
     EXPECT_LE(piece.size(), 1600u);
     const std::string kind = piece.substr(0, piece.find(' '));
     kinds.insert(kind);
@@ -67,6 +67,15 @@ TEST_F(SamplePromptsTest, AreReadAsQuestions) {
   EXPECT_EQ(kinds, (std::set<std::string>{"plain", "packed",
                                           "code"}));  // from lines' beginnings on, and nothing else
   EXPECT_EQ(pieces.size(), 40u);
+  std::set<std::string> whole_lines;
+  size_t seen = 0;
+  for (const std::string& piece : pieces) {
+    size_t begin = 0;
+    for (size_t end = 0; (end = piece.find('\n', begin)) != std::string::npos; begin = end + 1, ++seen) {
+      whole_lines.insert(piece.substr(begin, end - begin));
+    }
+  }
+  EXPECT_EQ(whole_lines.size(), seen) << "pieces overlap";
   EXPECT_EQ(asked, 20);
   EXPECT_EQ(code, 10);
   EXPECT_EQ(WriteSamplePrompts(options_, file).code(), absl::StatusCode::kAlreadyExists);
@@ -84,8 +93,27 @@ TEST_F(SamplePromptsTest, SayWhereTextIsMissing) {
   const absl::Status status = SamplePrompts(options_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_NE(status.message().find("and 0 of code"), std::string::npos) << status;
+  Write("package/module.py", Lines("code", 100));
+  EXPECT_EQ(SamplePrompts(options_).status().code(), absl::StatusCode::kNotFound) << "ten pieces of 2 KB";
   options_.count = 0;
   EXPECT_EQ(SamplePrompts(options_).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(SamplePromptsTest, TakeTheFirstMiBOfAFileEvenWhereItEndsInACharacter) {
+  std::string text;
+  while (text.size() < (size_t{2} << 20)) text += "é\n";  // the MiB ends within one
+  Write("package/README", text);
+  options_.count = 100;
+  Write("package/module.py", Lines("code", 9000));
+  const auto lines = SamplePrompts(options_);
+  ASSERT_TRUE(lines.ok()) << lines.status();
+  EXPECT_NE(lines->find("é\\né\\n"), std::string::npos) << "none is of this file";
+}
+
+TEST_F(SamplePromptsTest, SayWhyTheFileCannotBeWritten) {
+  const absl::Status status = WriteSamplePrompts(options_, (root_ / "no/such/folder/file").string());
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+  EXPECT_NE(status.message().find("cannot write "), std::string::npos) << status;
 }
 
 }  // namespace

@@ -90,9 +90,10 @@ void ProjectBack(const HostLayer& w, const ModelConfig& config, const TailPass& 
   for (int64_t i = 0; i < pass.tail; ++i) {
     float* out = g->qkv.data() + i * qkv_dim;
     float* q = g->q.data() + i * q_dim;
-    const float* k = g->k.data() + (pass.tokens + i) * kv_dim;
-    pass.rotations.ApplyTransposed(pass.positions[pass.tokens + i], config.heads, q);
-    std::copy_n(g->v.data() + (pass.tokens + i) * kv_dim, kv_dim, out + q_dim + kv_dim);
+    const int64_t key = pass.rows[i];
+    const float* k = g->k.data() + key * kv_dim;
+    pass.rotations.ApplyTransposed(pass.positions[key], config.heads, q);
+    std::copy_n(g->v.data() + key * kv_dim, kv_dim, out + q_dim + kv_dim);
     if (!config.qk_norm) {
       std::copy_n(q, q_dim, out);
       std::copy_n(k, kv_dim, out + q_dim);

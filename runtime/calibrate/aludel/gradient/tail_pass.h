@@ -83,7 +83,7 @@ void RunTail(const HostModel& model, const CachedTail& input, TailPass* pass);
 
 // The same a token at a time: places the cache, with room for `most` tokens of each of the input's branches.
 void StartSteps(const HostModel& model, const CachedTail& input, int64_t most, TailPass* pass);
-// Feeds the `step`th token of some branches: `ids` of `live`. Every branch has been fed those before.
+// Feeds the `step`th token of some branches: `ids` of `live`. Each has been fed its earlier ones.
 void RunStep(const HostModel& model, const CachedTail& input, int64_t most, int64_t step,
              absl::Span<const size_t> live, absl::Span<const int32_t> ids, TailPass* pass);
 

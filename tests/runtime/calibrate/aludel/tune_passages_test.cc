@@ -13,6 +13,7 @@
 namespace aludel {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 
 constexpr int kInputs = 3;
@@ -24,7 +25,7 @@ bool Always(absl::string_view, int64_t, int64_t) { return true; }
 TEST(Passages, ShareWhatTheirPromptsBeginWith) {
   const std::vector<std::vector<int32_t>> prompts = {
       {1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 7}, {1, 2, 3, 9, 9, 9}, {1, 2, 8, 8, 8, 8}, {1, 2, 8, 8, 8, 8}, {5}};
-  const std::vector<Passage> passages = GroupPassages(prompts, 8);
+  const std::vector<Passage> passages = GroupPassages(prompts, 8, 0);
   ASSERT_EQ(passages.size(), 3);
   EXPECT_THAT(passages[0].ids, ElementsAre(1, 2, 3, 4, 5, 6, 4, 7, 9, 9, 9))
       << "a trunk of three, three branches";
@@ -35,7 +36,7 @@ TEST(Passages, ShareWhatTheirPromptsBeginWith) {
       << "equal prompts keep a branch of one token";
   EXPECT_THAT(passages[2].ids, ElementsAre(5));
   EXPECT_EQ(passages[2].trunk(), 0);
-  EXPECT_EQ(GroupPassages(prompts, 2)[0].branches.size(), 2) << "no more branches than asked for";
+  EXPECT_EQ(GroupPassages(prompts, 2, 0)[0].branches.size(), 2) << "no more branches than asked for";
 }
 
 // A tiny model, three passages of several prompts, and a decoder of its last layer whose inputs are the first columns
@@ -46,10 +47,8 @@ class TunePassages : public ::testing::TestWithParam<const char*> {
     std::string pattern = ::testing::TempDir() + "/passagesXXXXXX";
     directory_ = ::mkdtemp(pattern.data());
     TestModel model(GetParam(), {.compute = DType::kF32}, DType::kF32, 64);
-    passages_ = GroupPassages(prompts_, 8);
-    own_ = OpenPassageStates(directory_, model.model(), passages_, 0, "prefill", Always).value();
     single_ = OpenStates(directory_, model.model(), prompts_, 0, 0, "prefill", Always).value();
-    answers_ = Answers();
+    Group(model.model(), /*tail=*/0);
     const int64_t outputs = int64_t{2} * consumer_->config().kv_dim();
     group_.first_column = (consumer_->config().layers - 1) * outputs;
     std::mt19937_64 random(11);
@@ -66,8 +65,17 @@ class TunePassages : public ::testing::TestWithParam<const char*> {
     inputs_ = {[this](int64_t begin, int64_t count, float* u) {
       for (int64_t t = 0; t < count; ++t) own_->Read(begin + t, 0, kInputs, u + t * kInputs);
     }};
+  }
+
+  // Of every prompt the consumer recomputes so many tokens in front of the last.
+  void Group(Transformer& model, int64_t tail) {
+    passages_ = GroupPassages(prompts_, 8, tail);
+    own_ = OpenPassageStates(directory_, model, passages_, 0, "prefill", Always).value();
+    answers_ = Answers();
+    text_.clear();
     int64_t row = 0;
     for (size_t p = 0; p < passages_.size(); ++p) {
+      if (tail > 0) answers_[p].RecomputeTails(passages_[p], tail);
       text_.push_back({own_.get(), &inputs_, &passages_[p], &answers_[p], row});
       row += passages_[p].tokens();
     }
@@ -90,7 +98,8 @@ class TunePassages : public ::testing::TestWithParam<const char*> {
     double sum = 0, tokens = 0;
     int64_t first = 0;
     for (size_t i = 0, passage = 0, branch = 0; i < prompts_.size(); ++i) {
-      const auto cached = static_cast<int64_t>(prompts_[i].size()) - 1;
+      const int64_t fed = answers_[passage].recomputed.empty() ? 0 : answers_[passage].recomputed[branch];
+      const auto cached = static_cast<int64_t>(prompts_[i].size()) - 1 - fed;
       if (passage == p) {
         std::vector<float> exact(cached * columns);
         for (int64_t t = 0; t < cached; ++t) single_->Read(first + t, 0, columns, exact.data() + t * columns);
@@ -99,10 +108,12 @@ class TunePassages : public ::testing::TestWithParam<const char*> {
         std::vector<float> want, got;
         EXPECT_TRUE(consumer_->Logits({exact, cached, tail}, &want).ok());
         EXPECT_TRUE(consumer_->Logits({decoded, cached, tail}, &got).ok());
-        for (size_t at = 0; at < want.size(); at += vocab) sum += KlOfRow(&want[at], &got[at], vocab);
-        tokens += static_cast<double>(tail.size());
+        for (size_t at = static_cast<size_t>(fed) * vocab; at < want.size(); at += vocab) {
+          sum += KlOfRow(&want[at], &got[at], vocab);
+        }
+        tokens += static_cast<double>(tail.size()) - static_cast<double>(fed);
       }
-      first += cached + 1;
+      first += static_cast<int64_t>(prompts_[i].size());
       if (++branch == passages_[passage].branches.size()) {
         ++passage;
         branch = 0;
@@ -123,6 +134,8 @@ class TunePassages : public ::testing::TestWithParam<const char*> {
     }
     return kl;
   }
+
+  void ExpectGradientOfFiniteDifferences();
 
   std::vector<float> Decoded(const DecoderNet& net, const LowRank& c, std::vector<float> cache) const {
     const int64_t columns = consumer_->columns();
@@ -215,7 +228,7 @@ TEST_P(TunePassages, AnswersAreTheGreedyOnesAndComeBackFromTheirFile) {
 
 // All prompts of a passage in one pass have the KL that they have one by one, and the gradient is that of finite
 // differences of it.
-TEST_P(TunePassages, TheGradientOfACorrectionIsThatOfFiniteDifferences) {
+void TunePassages::ExpectGradientOfFiniteDifferences() {
   PassageTuner tuner = Tuner({.rank = 2, .head = kHead});
   LowRank correction = tuner.corrections()[0];
   std::mt19937_64 random(5);
@@ -255,6 +268,33 @@ TEST_P(TunePassages, TheGradientOfACorrectionIsThatOfFiniteDifferences) {
     }
   }
   EXPECT_GT(checked, 20);
+}
+
+TEST_P(TunePassages, TheGradientOfACorrectionIsThatOfFiniteDifferences) {
+  ExpectGradientOfFiniteDifferences();
+}
+
+// The consumer computes the end of each prompt over what is decoded of the rest.
+TEST_P(TunePassages, TheGradientWithRecomputedTailsIsThatOfFiniteDifferences) {
+  constexpr int64_t kTail = 2;
+  TestModel model(GetParam(), {.compute = DType::kF32}, DType::kF32, 64);
+  Group(model.model(), kTail);
+  ASSERT_EQ(passages_.size(), 3u);
+  EXPECT_THAT(passages_[0].branches, ElementsAre(3, 8, 11))
+      << "the trunk leaves the shortest prompt its tail";
+  for (const PassageAnswers& answers : answers_) {
+    EXPECT_THAT(answers.recomputed, Each(kTail));
+    EXPECT_EQ(answers.answered() + kTail * static_cast<int64_t>(answers.tails.size()),
+              static_cast<int64_t>(answers.targets.size()));
+  }
+  EXPECT_EQ(answers_[0].tails[0][kTail], prompts_[0].back());
+  ExpectGradientOfFiniteDifferences();
+  // What is judged before the first step is the same loss.
+  PassageTuner tuner = Tuner({.rank = 2, .batch = 1, .head = kHead});
+  const auto run = tuner.Run(*consumer_, {text_[0]}, {text_[1]}, Always);
+  ASSERT_TRUE(run.ok()) << run.status();
+  const double want = Kl(group_.net, Tuner({.rank = 2, .head = kHead}).corrections()[0], 1);
+  EXPECT_NEAR(run->first_kl, want, 2e-2 * want);
 }
 
 TEST_P(TunePassages, KeepsTheStepThatHeldOutPassagesLikeBest) {

@@ -305,8 +305,31 @@ TEST_F(CalibrationPlanTest, ABudgetCutsNoPassageAndLeavesEnoughToLearnFromOrNone
   EXPECT_EQ(AtDial(input, 0.46).more, 90);
   EXPECT_EQ(AtDial(input, 0.005).more, 80) << "it would do nothing";
   job_.head_tokens = 60;
-  EXPECT_EQ(CheckTuningPassages(passages, HeadTokens(input)).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(CheckTuningPassages(passages, 59).ok());
+  EXPECT_EQ(CheckTuningPassages(passages, RecomputedOf(input)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(CheckTuningPassages(passages, {.head = 59}).ok());
+  EXPECT_FALSE(CheckTuningPassages(passages, {.head = 55, .tail = 5}).ok());
+  EXPECT_TRUE(CheckTuningPassages(passages, {.head = 54, .tail = 5}).ok());
+}
+
+TEST_F(CalibrationPlanTest, ABudgetShrinksTuningBeforeNetworks) {
+  const PlanInput input = InputWithMore();
+  const BudgetChoice full = WholeJob(input);
+  ASSERT_EQ(full.passes, 2);
+  const auto share = [](int64_t all, double of) {
+    return static_cast<int64_t>(std::ceil(of * static_cast<double>(all)));
+  };
+  const BudgetChoice quarter = AtDial(input, 0.25);
+  EXPECT_EQ(quarter.steps, share(full.steps, 0.75));
+  EXPECT_EQ(quarter.train, share(full.train, 0.75));
+  EXPECT_EQ(quarter.more, share(full.more, 0.25));
+  EXPECT_EQ(quarter.passes, 0);
+  const BudgetChoice more = AtDial(input, 0.34);
+  EXPECT_EQ(more.steps, full.steps);
+  EXPECT_EQ(more.passes, 1);
+  EXPECT_EQ(AtDial(input, 0.5).passes, 2);
+  // Nothing that would shrink first.
+  job_.options.tuning.passes = 0;
+  EXPECT_EQ(AtDial(Input(), 0.25).steps, share(full.steps, 0.25));
 }
 
 TEST_F(CalibrationPlanTest, ABudgetThatBuysNothingSaysWhatTheLeastTakes) {
