@@ -135,7 +135,7 @@ class TunePassages : public ::testing::TestWithParam<const char*> {
     return kl;
   }
 
-  void ExpectGradientOfFiniteDifferences();
+  void ExpectGradientOfFiniteDifferences(int fewest);
 
   std::vector<float> Decoded(const DecoderNet& net, const LowRank& c, std::vector<float> cache) const {
     const int64_t columns = consumer_->columns();
@@ -228,7 +228,7 @@ TEST_P(TunePassages, AnswersAreTheGreedyOnesAndComeBackFromTheirFile) {
 
 // All prompts of a passage in one pass have the KL that they have one by one, and the gradient is that of finite
 // differences of it.
-void TunePassages::ExpectGradientOfFiniteDifferences() {
+void TunePassages::ExpectGradientOfFiniteDifferences(int fewest) {
   PassageTuner tuner = Tuner({.rank = 2, .head = kHead});
   LowRank correction = tuner.corrections()[0];
   std::mt19937_64 random(5);
@@ -267,11 +267,11 @@ void TunePassages::ExpectGradientOfFiniteDifferences() {
       EXPECT_NEAR((*slopes[list])[i], slope, 0.05 * std::abs(slope) + 2e-4) << list << " " << i;
     }
   }
-  EXPECT_GT(checked, 20);
+  EXPECT_GE(checked, fewest);
 }
 
 TEST_P(TunePassages, TheGradientOfACorrectionIsThatOfFiniteDifferences) {
-  ExpectGradientOfFiniteDifferences();
+  ExpectGradientOfFiniteDifferences(/*fewest=*/21);
 }
 
 // The consumer computes the end of each prompt over what is decoded of the rest.
@@ -288,7 +288,7 @@ TEST_P(TunePassages, TheGradientWithRecomputedTailsIsThatOfFiniteDifferences) {
               static_cast<int64_t>(answers.targets.size()));
   }
   EXPECT_EQ(answers_[0].tails[0][kTail], prompts_[0].back());
-  ExpectGradientOfFiniteDifferences();
+  ExpectGradientOfFiniteDifferences(/*fewest=*/10);  // less of the cache is decoded, and slopes are flatter
   // What is judged before the first step is the same loss.
   PassageTuner tuner = Tuner({.rank = 2, .batch = 1, .head = kHead});
   const auto run = tuner.Run(*consumer_, {text_[0]}, {text_[1]}, Always);
