@@ -239,8 +239,8 @@ PassagePlan CountPassages(const ModelConfig& config, size_t consumers,
   plan.disk = StateBytes(config, SideLayers(recomputed_layers), plan.tokens) * static_cast<size_t>(models);
   const int64_t parameters = inner + head * (config.tied_embeddings ? 1 : 2);
   plan.memory = static_cast<size_t>(parameters) * (matrices == DType::kF32 ? 4 : 2);
-  // Prefills; the answers, whose passes of a token for each prompt, which read all weights again, are taken to be half as long as one of
-  // all their tokens; then forward and back, judgements among them.
+  // Prefills; the answers, whose passes of a token for each prompt read all weights again and are taken to be half as
+  // long as one of all their tokens; then forward and back, judgements among them.
   const int64_t answers = plan.prompts * kAnswerTokens;
   const int64_t tail = answers + recomputed;
   plan.prefills = static_cast<double>(plan.tokens * models * inner);

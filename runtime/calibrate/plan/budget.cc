@@ -21,8 +21,8 @@ namespace {
 constexpr double kUsable = 0.9;  // of a budget: measured rates are those of a moment
 constexpr double kLeastDial = 1.0 / 256;
 constexpr int64_t kFewestPrompts = 10, kFewestHeldOut = 8;
-// The fit gets as many times the share of its prompts and steps that tuning gets of its own: with few of them a decoder fails on
-// all that it has not seen, and tuning does not mend that.
+// The fit gets as many times the share of its prompts and steps that tuning gets of its own: with few of them a decoder
+// fails on all that it has not seen, and tuning does not mend that.
 constexpr double kFitBeforeTuning = 3;
 constexpr double kAllPasses = 0.5, kOnePass = 1 / kFitBeforeTuning;  // dials from which tuning takes as many
 

@@ -25,8 +25,8 @@ struct BudgetChoice {
 };
 
 // The job's own figures; and what is left of them at `dial`, 0 to 1. Of passages to tune by some or none are left, and no
-// part of one. Prompts and steps of the fit keep three times the dial, where
-// something tunes what it makes; prompts of sensitivity and of tuning the dial, and below a third of it no pass tunes.
+// part of one. Prompts and steps of the fit keep three times the dial where something tunes what it makes; prompts of
+// sensitivity and of tuning the dial, and below a third of it no pass tunes.
 BudgetChoice WholeJob(const PlanInput& input);
 BudgetChoice AtDial(const PlanInput& input, double dial);
 

@@ -333,8 +333,8 @@ class Counter {
     return stage;
   }
 
-  // Answers, a pass for each token, taken to be half as long as one of all of them; then the consumer on its own cache, and forward and back on the decoded one,
-  // for the answer and for a stretch.
+  // Answers, a pass for each token, taken to be half as long as one of all of them; then the consumer on its own cache,
+  // and forward and back on the decoded one, for the answer and for a stretch.
   void Tune(Prompts prompts, double passes, StageWork* stage) const {
     const auto stretch =
         static_cast<double>(options_.tuning.stretch_weight > 0 ? options_.tuning.stretch : 0);

@@ -32,8 +32,8 @@ void NormRows(const std::vector<float>& x, const std::vector<float>& weight, dou
   }
 }
 
-// Keys and values of the cache, ready to attend, with zeros in the rows of the tail: nothing that is not a number may
-// stand there, even where nobody looks.
+// Keys and values of the cache, ready to attend. Rows of the tail are zeros until it is fed: weights of 0 are multiplied by
+// them, and NaN would come through.
 void LoadCache(const ModelConfig& config, const CachedTail& input, TailPass* pass) {
   const int64_t kv_dim = config.kv_dim();
   const int64_t width = int64_t{2} * config.layers * kv_dim;
