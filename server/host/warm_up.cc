@@ -45,7 +45,12 @@ absl::StatusOr<std::vector<PrefillSample>> WarmUp(Transformer& model, DType kv_d
     std::vector<int32_t> ids(tokens);
     for (int32_t& id : ids) id = static_cast<int32_t>(random() % config.vocab);
     ALUDEL_RETURN_IF_ERROR(Prefill(model, *pool, ids).status());
-    ALUDEL_ASSIGN_OR_RETURN(const double seconds, Prefill(model, *pool, ids));
+    ALUDEL_ASSIGN_OR_RETURN(double seconds, Prefill(model, *pool, ids));
+    if (seconds >= kEnoughSeconds) {
+      // A thread that waited for a core for that long tells nothing: sixteen tokens took it for 1.5 ms each of a small model.
+      ALUDEL_ASSIGN_OR_RETURN(const double again, Prefill(model, *pool, ids));
+      seconds = std::min(seconds, again);
+    }
     samples.push_back({tokens, seconds});
     if (seconds >= kEnoughSeconds) break;
   }

@@ -14,6 +14,7 @@ from link_test import FarServer, Link, command, wait
 from stack import free_ports
 
 BURST_S = 10  # SiteLinks::kBurst
+PROBE_MS = 10000  # before a server is taken for down: what asks waits behind what a link carries, and a busy machine's work
 
 
 @dataclass
@@ -79,11 +80,11 @@ listen: "127.0.0.1:{self.decode_port}" admin_listen: "127.0.0.1:{decode_admin}" 
 engine {{ directory: "{pair.consumer}" cores: "{here}" prefix_cache: false {pair.engine} }} codec {{ {pair.codec} }}
 transport {{ listen: "{near}:{self.data_port}" }} {targets}
 {limits}
-probe_interval_ms: 200
+probe_interval_ms: 200 probe_timeout_ms: {PROBE_MS}
 {decode}
 """, folder, decode_admin)
         self.gateway = Server("gateway", binaries / "aludel-gateway", f"""
-listen: "127.0.0.1:{self.port}" probe_interval_ms: 200 {tls}
+listen: "127.0.0.1:{self.port}" probe_interval_ms: 200 probe_timeout_ms: {PROBE_MS} {tls}
 models {{ name: "demo" directory: "{pair.consumer}" decode_targets: "127.0.0.1:{self.decode_port}" }}
 """, folder, self.port)
 

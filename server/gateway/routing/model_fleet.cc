@@ -16,6 +16,9 @@ constexpr double kMemory = 0.9;
 constexpr double kAlike = 1.5;
 // A server is asked five times a second: the state of one that has not answered for so long is old.
 constexpr double kStaleSeconds = 1;
+// What was measured of a server that has been asked nothing since is believed for so long: one that seemed slow, perhaps for
+// what else its machine did, would never be asked again.
+constexpr double kBelievedSeconds = 30;
 // Fewer tokens take as long as a step does: they say little of the cost of one.
 constexpr double kTellingTokens = 256;
 
@@ -181,9 +184,15 @@ void ModelFleet::NotTaken(size_t slot, const PrefixKeys& keys, int64_t cached_to
 void ModelFleet::Reported(size_t slot, const v1::LoadReport& report, absl::Time as_of) {
   absl::MutexLock lock(&mutex_);
   reporting_[slot] = true;
-  if (report.prefill_seconds_per_token() > 0 && paces_[slot].tokens == 0) {
+  Pace& pace = paces_[slot];
+  const double now = Seconds(as_of);
+  if (report.prefill_seconds_per_token() > 0 && pace.tokens == 0 && !pace.reported) {
     // Until answers tell; theirs have the handoff in them.
-    Learn(slot, kTellingTokens * report.prefill_seconds_per_token(), kTellingTokens);
+    pace.reported = true;
+    Learn(slot, kTellingTokens * report.prefill_seconds_per_token(), kTellingTokens, now);
+  } else if (pace.tokens > 0 && now - pace.learned > kBelievedSeconds && fleet_.pending(slot) == 0) {
+    pace = {.reported = pace.reported};
+    SetCosts();
   }
   ReplicaReport said{.waiting_seconds = report.waiting_seconds(),
                      .running = ToInt(uint64_t{report.running()} + report.waiting()),
@@ -206,20 +215,28 @@ void ModelFleet::Started(size_t slot, absl::Time sent, const v1::Started& starte
       static_cast<double>(asked.prompt_tokens - static_cast<int64_t>(started.cached_tokens()));
   if (!(queued >= 0) || !(computed > 0) || tokens < 1) return;
   absl::MutexLock lock(&mutex_);
-  if (tokens >= kTellingTokens || paces_[slot].tokens < kTellingTokens) Learn(slot, computed, tokens);
+  if (tokens >= kTellingTokens || paces_[slot].tokens < kTellingTokens) {
+    Learn(slot, computed, tokens, Seconds(MonotonicNow()));
+  }
   // What it had to do when the request came, with it; what was sent there since counts on top.
   fleet_.Measured(slot, queued + computed, Seconds(sent));
 }
 
-void ModelFleet::Learn(size_t slot, double computed, double tokens) {
+void ModelFleet::Learn(size_t slot, double computed, double tokens, double now) {
   Pace& pace = paces_[slot];
   pace.seconds = kMemory * pace.seconds + computed;
   pace.tokens = kMemory * pace.tokens + tokens;
+  pace.learned = now;
+  SetCosts();
+}
+
+void ModelFleet::SetCosts() {
   Pace all;
   for (const Pace& one : paces_) {
     all.seconds += one.seconds;
     all.tokens += one.tokens;
   }
+  if (all.tokens == 0) return;
   // Servers that are about alike count as alike, and those of which nothing was heard as the others: else what happened to
   // be measured, and not the prefix, would choose between them.
   const double common = all.seconds / all.tokens;

@@ -101,10 +101,14 @@ class ModelFleet {
   struct Pace {
     double seconds = 0;
     double tokens = 0;
+    double learned = 0;     // when the last was
+    bool reported = false;  // what the server itself says counted once
   };
 
   // From an answer whose tokens took so many seconds of computing.
-  void Learn(size_t slot, double computed, double tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Learn(size_t slot, double computed, double tokens, double now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of all servers, from their paces; of none that is known, what they were.
+  void SetCosts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A server's cache is known, or not any more.
   void CountKnown(int more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Unlink(size_t slot, const KnownCache& cache);

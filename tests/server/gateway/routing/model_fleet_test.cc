@@ -127,6 +127,35 @@ TEST_F(ModelFleetTest, ServersThatAreAboutAlikeCountAsAlike) {
   EXPECT_NEAR(View(2, keys).costs.per_token, 5e-4, 1e-6);
 }
 
+TEST_F(ModelFleetTest, AServerThatSeemedSlowIsAskedAgain) {
+  const PrefixKeys keys = Prompt(1000);
+  const absl::Time begin = MonotonicNow();
+  const size_t home = *fleet_.Explain(keys, AllReady).decision.replica;
+  v1::LoadReport report;
+  const auto tell = [&](absl::Duration later) {
+    for (size_t slot = 0; slot < 3; ++slot) {
+      report.set_prefill_seconds_per_token(slot == home ? 1e-2 : 1e-4);
+      fleet_.Reported(slot, report, begin + later);
+    }
+  };
+  tell(absl::ZeroDuration());
+  EXPECT_NE(*fleet_.Explain(keys, AllReady).decision.replica, home);
+  tell(absl::Seconds(20));
+  EXPECT_NEAR(View(home, keys).costs.per_token, 1e-2, 1e-6);
+  const size_t other = (home + 1) % 3;
+  fleet_.Started(other, begin, Reply(0, 0.1), {1000});
+  // Something is under way there, and may tell.
+  fleet_.Pick(
+      keys, [home](size_t slot) { return slot == home ? Fleet::Standing::kReady : Fleet::Standing::kOut; },
+      false);
+  tell(absl::Seconds(40));
+  EXPECT_NEAR(View(home, keys).costs.per_token, 1e-2, 1e-6);
+  fleet_.Ended(home, grpc::Status(grpc::StatusCode::CANCELLED, "the client left"));
+  tell(absl::Seconds(41));
+  EXPECT_NEAR(View(home, keys).costs.per_token, View(other, keys).costs.per_token, 1e-9);
+  EXPECT_EQ(fleet_.Pick(keys, AllReady, false)->slot, home);
+}
+
 TEST_F(ModelFleetTest, AProcessThatStartedAgainHasNothingCached) {
   const PrefixKeys keys = Prompt(640);
   const size_t home = fleet_.Pick(keys, AllReady, false)->slot;
