@@ -111,9 +111,11 @@ absl::StatusOr<EncoderFit> FitEncoder(const StateFile& producer, absl::Span<cons
 size_t EncoderFitBytes(const ModelConfig& config, int recomputed_layers, const AludelGroup& group,
                        size_t targets) {
   const size_t main = static_cast<size_t>(group.layers) * 2 * config.kv_dim();
-  const size_t count = main + (recomputed_layers >= 0 ? config.hidden : 0);
-  // The moments, and about four matrices of their size inside the solvers.
-  return (5 * count * count + 2 * count * main * targets) * sizeof(double);
+  const size_t side = recomputed_layers >= 0 ? config.hidden : 0;
+  const size_t count = main + side, outputs = main * targets;
+  const size_t moments = count * count + count * outputs;
+  const size_t solver = 2 * side * side + side * main + main * outputs + 4 * main * main;
+  return (moments + solver) * sizeof(double);
 }
 
 void EncodeRows(const HostMatrix& matrix, const HostMatrix& side, const std::vector<float>& offset,

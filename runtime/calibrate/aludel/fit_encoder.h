@@ -38,7 +38,7 @@ absl::StatusOr<EncoderFit> FitEncoder(const StateFile& producer, absl::Span<cons
                                       int recomputed_layers, const AludelGroup& group, int64_t rank,
                                       const EncoderOptions& options);
 
-// Memory of FitEncoder's moments for a group.
+// Memory of FitEncoder's moments and solvers for a group.
 size_t EncoderFitBytes(const ModelConfig& config, int recomputed_layers, const AludelGroup& group,
                        size_t targets);
 

@@ -119,21 +119,31 @@ absl::StatusOr<DecoderNet> FitLinear(const LinearMoments& moments, double ridge)
   return net;
 }
 
-// With the ridge that loses least on held-out rows.
+// With the ridge that loses least on held-out rows. Their error falls with it and then rises: from the middle one on as far as it
+// falls, for each costs a factorization.
 absl::StatusOr<DecoderFit> TrainLinear(const DecoderData& train, const DecoderData& held_out,
                                        const std::vector<double>& ridges) {
   ALUDEL_CHECK(!ridges.empty());
   const LinearMoments moments = MeasureMoments(train);
   absl::StatusOr<DecoderFit> best = absl::InternalError("no ridge gives a fit that is finite");
-  for (const double ridge : ridges) {
+  // True where it is the best so far, or where there is none yet: a larger one may do.
+  const auto improves = [&](double ridge) {
     absl::StatusOr<DecoderNet> net = FitLinear(moments, ridge);
     if (!net.ok()) {
-      if (!best.ok()) best = net.status();  // a larger one may do
-      continue;
+      if (!best.ok()) best = net.status();
+      return !best.ok();
     }
     const double error = RelativeError(*net, held_out);
-    if (!std::isfinite(error) || (best.ok() && error >= best->held_out_error)) continue;
+    if (!std::isfinite(error) || (best.ok() && error >= best->held_out_error)) return !best.ok();
     best = DecoderFit{*std::move(net), 0, error, ridge};
+    return true;
+  };
+  const size_t middle = ridges.size() / 2;
+  improves(ridges[middle]);
+  size_t next = middle + 1;
+  while (next < ridges.size() && improves(ridges[next])) ++next;
+  if (!best.ok() || best->ridge == ridges[middle]) {
+    for (size_t i = middle; i > 0 && improves(ridges[i - 1]); --i) continue;
   }
   if (best.ok()) best->train_error = RelativeError(best->net, train);
   return best;

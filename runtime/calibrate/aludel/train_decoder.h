@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -34,7 +35,7 @@ struct DecoderTraining {
   int64_t batch = 1024;
   double learning_rate = 2e-3;  // of Adam, down to 0 along a cosine
   // Of a linear decoder: what the held-out rows like best is taken. Too little shrinkage fits the rows of few
-  // prompts better and all others worse, and how little that is depends on the text.
+  // prompts better and all others worse, and how little that is depends on the text. Rising.
   std::vector<double> ridges = {1e-6, 1e-3, 1e-2, 3e-2, 1e-1};
   uint64_t seed = 1;
   // Of a network: looks at the held-out rows this often, and ends after `patience` looks that found no lower error than
@@ -48,6 +49,9 @@ struct DecoderTraining {
   std::string checkpoint;
   double save_seconds = 20;
 };
+
+// Ridges that are tried at most, of so many.
+inline int64_t RidgesTried(size_t ridges) { return static_cast<int64_t>(std::min(ridges, ridges / 2 + 2)); }
 
 struct DecoderFit {
   DecoderNet net;

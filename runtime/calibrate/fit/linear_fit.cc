@@ -5,6 +5,7 @@
 #include <Eigen/Dense>
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -15,8 +16,10 @@ namespace aludel {
 namespace {
 
 // The only translation unit that includes Eigen: its headers cost seconds each.
-using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using ConstMap = Eigen::Map<const Matrix>;
+// By columns, as LAPACK has them: of rows it makes a transposed copy, there and back, in every factorization.
+using Matrix = Eigen::MatrixXd;
+using RowMatrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using ConstMap = Eigen::Map<const RowMatrix>;
 
 ConstMap AsEigen(const Moments& moments) { return {moments.values.data(), moments.rows, moments.cols}; }
 
@@ -28,12 +31,15 @@ Matrix AsEigen(const HostMatrix& matrix) {
 
 HostMatrix ToHost(const Matrix& matrix) {
   HostMatrix host = HostMatrix::Zeros(matrix.rows(), matrix.cols());
-  for (int64_t i = 0; i < matrix.size(); ++i) host.values[i] = static_cast<float>(matrix.data()[i]);
+  Eigen::Map<Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>(
+      host.values.data(), matrix.rows(), matrix.cols()) = matrix.cast<float>();
   return host;
 }
 
 Moments ToMoments(const Matrix& matrix) {
-  return {matrix.rows(), matrix.cols(), {matrix.data(), matrix.data() + matrix.size()}};
+  Moments moments = Moments::Zeros(matrix.rows(), matrix.cols());
+  Eigen::Map<RowMatrix>(moments.values.data(), matrix.rows(), matrix.cols()) = matrix;
+  return moments;
 }
 
 struct Eigenpairs {
@@ -41,7 +47,8 @@ struct Eigenpairs {
   Eigen::VectorXd values;  // [rank]
 };
 
-absl::StatusOr<Eigenpairs> Leading(const Matrix& symmetric, int64_t rank) {
+// Of a matrix whose lower triangle is given.
+absl::StatusOr<Eigenpairs> Leading(Matrix symmetric, int64_t rank) {
   const int64_t n = symmetric.rows();
   if (rank < 1 || rank > n) {
     return absl::InvalidArgumentError(absl::StrFormat("rank is %d, want 1 to %d", rank, n));
@@ -49,16 +56,15 @@ absl::StatusOr<Eigenpairs> Leading(const Matrix& symmetric, int64_t rank) {
   if (!symmetric.allFinite()) {
     return absl::InternalError(absl::StrFormat("a %d x %d moment matrix is not finite", n, n));
   }
-  // Only the leading pairs, smallest first; a symmetric matrix reads the same by rows and by columns.
-  Matrix work = symmetric;
+  // Only the leading pairs, smallest first.
   Eigen::MatrixXd vectors(n, rank);
   Eigen::VectorXd values(n);
   std::vector<lapack_int> support(2 * rank);
   lapack_int found = 0;
   const lapack_int info = LAPACKE_dsyevr(
-      LAPACK_COL_MAJOR, 'V', 'I', 'L', static_cast<lapack_int>(n), work.data(), static_cast<lapack_int>(n), 0,
-      0, static_cast<lapack_int>(n - rank + 1), static_cast<lapack_int>(n), 0, &found, values.data(),
-      vectors.data(), static_cast<lapack_int>(n), support.data());
+      LAPACK_COL_MAJOR, 'V', 'I', 'L', static_cast<lapack_int>(n), symmetric.data(),
+      static_cast<lapack_int>(n), 0, 0, static_cast<lapack_int>(n - rank + 1), static_cast<lapack_int>(n), 0,
+      &found, values.data(), vectors.data(), static_cast<lapack_int>(n), support.data());
   if (info != 0 || found != rank) {
     return absl::InternalError(
         absl::StrFormat("eigenvalues of a %d x %d moment matrix did not converge (LAPACK %d)", n, n, info));
@@ -72,20 +78,18 @@ absl::StatusOr<Eigenpairs> Leading(const Matrix& symmetric, int64_t rank) {
   return pairs;
 }
 
-// (xx + lambda I)^-1 xy.
-absl::StatusOr<Matrix> SolveRidge(const Matrix& xx, const Matrix& xy, double ridge) {
+// (xx + lambda I)^-1 xy, both in place.
+absl::StatusOr<Matrix> SolveRidge(Matrix xx, Matrix xy, double ridge) {
   ALUDEL_CHECK(xx.rows() == xx.cols() && xx.rows() == xy.rows());
-  const double lambda = ridge * xx.trace() / static_cast<double>(xx.rows());
-  const Matrix regular = xx + lambda * Matrix::Identity(xx.rows(), xx.cols());
-  const Eigen::LLT<Matrix> factor(regular);
-  Matrix solution;
-  if (factor.info() == Eigen::Success) solution = factor.solve(xy);
-  if (factor.info() != Eigen::Success || !solution.allFinite()) {
+  xx.diagonal().array() += ridge * xx.trace() / static_cast<double>(xx.rows());
+  const Eigen::LLT<Eigen::Ref<Matrix>> factor(xx);
+  if (factor.info() == Eigen::Success) factor.solveInPlace(xy);
+  if (factor.info() != Eigen::Success || !xy.allFinite()) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "a %d x %d moment matrix is singular at ridge %g: use more calibration text or a larger ridge",
         xx.rows(), xx.cols(), ridge));
   }
-  return solution;
+  return xy;
 }
 
 }  // namespace
@@ -118,31 +122,34 @@ absl::StatusOr<HostMatrix> LeadingEigenvectors(const Moments& symmetric, int64_t
 
 absl::StatusOr<InnovationBasis> FitInnovation(const Moments& xx, int64_t main, const Moments& xy,
                                               int64_t rank, double ridge) {
-  const Matrix c = AsEigen(xx);
+  const ConstMap c = AsEigen(xx);
   const int64_t side = xx.cols - main;
   ALUDEL_CHECK(main > 0 && side >= 0 && xy.rows == xx.rows);
-  ALUDEL_ASSIGN_OR_RETURN(const Matrix regression, SolveRidge(c, AsEigen(xy), ridge));
-  const Matrix m = regression.topRows(main);
+  // The regression on (x, f) by elimination of f: M = C^-1 R, where R is what f leaves of E[x^T y].
   Matrix innovation = c.topLeftCorner(main, main);
+  Matrix rest = AsEigen(xy).topRows(main);
   Matrix predict(side, main);  // x from f
   if (side > 0) {
     ALUDEL_ASSIGN_OR_RETURN(
         predict, SolveRidge(c.bottomRightCorner(side, side), c.bottomLeftCorner(side, main), ridge));
-    innovation -= c.topRightCorner(main, side) * predict;
+    innovation.noalias() -= c.topRightCorner(main, side) * predict;
+    rest.noalias() -= predict.transpose() * AsEigen(xy).bottomRows(side);
   }
   const double floor = ridge * c.topLeftCorner(main, main).trace() / static_cast<double>(main);
   innovation = (0.5 * (innovation + innovation.transpose())).eval();
   innovation.diagonal().array() += floor;
-  const Eigen::LLT<Matrix> factor(innovation);
+  const Eigen::LLT<Eigen::Ref<Matrix>> factor(innovation);
   if (factor.info() != Eigen::Success) {
     return absl::FailedPreconditionError(
         absl::StrFormat("the innovation of %d features is singular at ridge %g: use more calibration text or "
                         "a larger ridge",
                         main, ridge));
   }
-  const Matrix lower = factor.matrixL();
-  const Matrix half = lower.transpose() * m;
-  ALUDEL_ASSIGN_OR_RETURN(const Eigenpairs pairs, Leading(half * half.transpose(), rank));
+  // With C = L L^T, L^T M M^T L has the eigenvectors L^T e_i, and L^T M = L^-1 R.
+  factor.matrixL().solveInPlace(rest);
+  Matrix gram = Matrix::Zero(main, main);
+  gram.selfadjointView<Eigen::Lower>().rankUpdate(rest);
+  ALUDEL_ASSIGN_OR_RETURN(const Eigenpairs pairs, Leading(std::move(gram), rank));
   Matrix e = factor.matrixU().solve(pairs.vectors);  // L^-T u
   InnovationBasis basis;
   for (int64_t j = 0; j < rank; ++j) {

@@ -24,6 +24,9 @@
 namespace aludel {
 namespace {
 
+constexpr double kSolverSeconds =
+    2;  // of their measurement for a device that is not here, whose plan is mostly theirs
+
 // Files that a run finds again; those of a user in the same directory are not.
 bool IsIntermediate(const std::filesystem::path& file) {
   const std::string kind = file.extension().string();
@@ -222,7 +225,7 @@ absl::Status PrintPlanOfDevice(const PlanInput& input) {
                            .f32_flops = job.device_f32_flops,
                            .bandwidth = job.device_bandwidth,
                            .share = job.device_share};
-  ALUDEL_ASSIGN_OR_RETURN(const double solver_rate, MeasureSolverRate(input));
+  ALUDEL_ASSIGN_OR_RETURN(const double solver_rate, MeasureSolverRate(input, kSolverSeconds));
   const WorkRates rates = RatesOfDevice(input.config, device, job.base.compute, solver_rate, answer);
   PrintLine(
       absl::StrFormat("on a device of %.3g FLOP/s (f32: %.3g) and %.3g bytes/s of which %.0f %% are reached; "

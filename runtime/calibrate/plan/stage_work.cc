@@ -277,7 +277,7 @@ class Counter {
       network += consumers_ * rows *
                  (1.25 * 2 * (out + side_) * static_cast<double>(net_.rank) + (senses_ ? 2 * out * out : 0));
       if (options_.linear) {
-        const auto ridges = static_cast<double>(options_.training.ridges.size());
+        const auto ridges = static_cast<double>(RidgesTried(options_.training.ridges.size()));
         stage.once[Work::kMoments] +=
             consumers_ * kTrainShare * rows * (2 * inputs * inputs + 2 * inputs * out);
         stage.once[Work::kSolver] += consumers_ * ridges * (Cube(inputs) / 3 + 2 * inputs * inputs * out);
@@ -433,12 +433,10 @@ double TrainingFlops(int64_t inputs, int64_t width, int64_t outputs) {
 }
 
 double EncoderSolverFlops(double main, double side, double outputs, double rank) {
-  const double count = main + side;
-  const double regression = Cube(count) / 3 + 2 * count * count * outputs;
-  const double prediction = Cube(side) / 3 + 2 * side * side * main + 2 * side * main * main;
-  const double basis = Cube(main) / 3 + 2 * main * main * outputs + 2 * main * main * outputs;
-  const double eigenvectors = 4.0 / 3 * Cube(main) + 4 * main * main * rank;
-  return regression + prediction + basis + eigenvectors;
+  const double elimination = Cube(side) / 3 + 2 * side * main * (side + main + outputs);
+  const double basis = Cube(main) / 3 + 2 * main * main * outputs;
+  const double eigenvectors = 4.0 / 3 * Cube(main) + (4 * main + 2 * side) * main * rank;
+  return elimination + basis + eigenvectors;
 }
 
 NetShape PlannedNet(const PlanInput& input) {

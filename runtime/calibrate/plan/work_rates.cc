@@ -24,9 +24,8 @@ namespace {
 constexpr double kEnough = 0.4;  // seconds of a measurement
 constexpr size_t kMostPrompts = 16;
 constexpr size_t kAnswers = 3;
-constexpr int64_t kSolverColumns =
-    512;  // of a closed form that is measured; larger ones are no slower a FLOP
-constexpr int64_t kSolverSide = 128;
+constexpr int64_t kSolverParts =
+    8;  // of a closed form's sides, the first that is measured; larger ones are no slower a FLOP
 
 double SecondsOf(const std::function<void()>& body) {
   const auto begin = std::chrono::steady_clock::now();
@@ -239,7 +238,7 @@ class Pilot {
     const std::vector<float> rows = Noise(kRows * whole, 4);
     rates_.per_second[Work::kMoments] = PerSecond(2.0 * static_cast<double>(kRows * whole * whole),
                                                   [&] { AddGram(rows.data(), kRows, &gram); });
-    ALUDEL_ASSIGN_OR_RETURN(rates_.per_second[Work::kSolver], MeasureSolverRate(input_));
+    ALUDEL_ASSIGN_OR_RETURN(rates_.per_second[Work::kSolver], MeasureSolverRate(input_, kEnough));
     return rates_;
   }
 
@@ -267,21 +266,28 @@ absl::StatusOr<WorkRates> MeasureRates(const PlanInput& input, Transformer& cons
   return Pilot(input, consumer, work).Run();
 }
 
-absl::StatusOr<double> MeasureSolverRate(const PlanInput& input) {
+absl::StatusOr<double> MeasureSolverRate(const PlanInput& input, double enough_seconds) {
   const NetShape net = PlannedNet(input);
-  const int64_t main = std::min(net.outputs, kSolverColumns),
-                side = std::min<int64_t>(input.config.hidden, kSolverSide);
-  const int64_t columns = main + side, rank = std::min(net.rank, main);
-  const std::vector<float> x = Noise(2 * columns * columns, 5), y = Noise(2 * columns * main, 6);
-  Moments xx = Moments::Zeros(columns, columns), xy = Moments::Zeros(columns, main);
-  AddGram(x.data(), 2 * columns, &xx);
-  AddProduct(x.data(), y.data(), 2 * columns, &xy);
-  absl::Status status;
-  const double rate = PerSecond(EncoderSolverFlops(static_cast<double>(main), static_cast<double>(side),
-                                                   static_cast<double>(main), static_cast<double>(rank)),
-                                [&] { status.Update(FitInnovation(xx, main, xy, rank, 1e-5).status()); });
-  ALUDEL_RETURN_IF_ERROR(status);
-  return rate;
+  for (int64_t parts = kSolverParts;; parts /= 2) {
+    const auto part = [parts](int64_t whole) { return std::max<int64_t>(1, whole / parts); };
+    const int64_t main = part(net.outputs), side = net.inputs > net.rank ? part(net.inputs - net.rank) : 0;
+    const int64_t columns = main + side, rank = std::min(part(net.rank), main);
+    const int64_t rows = columns + columns / 4;
+    Moments xx = Moments::Zeros(columns, columns), xy = Moments::Zeros(columns, main);
+    {
+      const std::vector<float> x = Noise(rows * columns, 5), y = Noise(rows * main, 6);
+      AddGram(x.data(), rows, &xx);
+      AddProduct(x.data(), y.data(), rows, &xy);
+    }
+    const double flops = EncoderSolverFlops(static_cast<double>(main), static_cast<double>(side),
+                                            static_cast<double>(main), static_cast<double>(rank));
+    absl::Status status;
+    const auto solve = [&] { status.Update(FitInnovation(xx, main, xy, rank, 1e-5).status()); };
+    const double seconds = SecondsOf(solve);
+    ALUDEL_RETURN_IF_ERROR(status);
+    if (seconds >= enough_seconds) return flops / seconds;
+    if (parts == 1) return PerSecond(flops, solve);
+  }
 }
 
 WorkRates RatesOfDevice(const ModelConfig& config, const DeviceSheet& device, DType compute,

@@ -24,8 +24,9 @@ struct WorkRates {
 absl::StatusOr<WorkRates> MeasureRates(const PlanInput& input, Transformer& consumer,
                                        const std::string& work);
 
-// The solvers' part of it alone, for a plan without models: on a GPU, too, they are the host's.
-absl::StatusOr<double> MeasureSolverRate(const PlanInput& input);
+// The solvers' part of it alone, for a plan without models: on a GPU, too, they are the host's. Of growing parts of the job's
+// widest closed form, until one takes `enough_seconds`.
+absl::StatusOr<double> MeasureSolverRate(const PlanInput& input, double enough_seconds);
 
 // A device that is not at hand, as its maker states it: FLOP a second of products of bf16 and of f32 (without TF32), bytes of
 // memory a second, and the share of all that is reached.

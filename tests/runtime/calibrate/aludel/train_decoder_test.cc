@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <limits>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "gtest/gtest.h"
@@ -118,6 +119,33 @@ TEST(TrainDecoder, ShrinksALinearMapOfFewRowsAsHeldOutRowsLikeIt) {
   EXPECT_GT(fit->train_error, least->train_error);
   const DecoderData plenty = MakeData(random, 4000, truth);
   EXPECT_EQ(TrainDecoder(plenty, held_out, DecoderTraining{}, Always)->ridge, 1e-6) << "nothing to shrink";
+}
+
+TEST(TrainDecoder, FindsTheBestRidgeWithoutTryingThemAll) {
+  std::mt19937_64 random(13);
+  const std::vector<double> ridges = {1e-3, 1e-2, 1e-1, 1, 10};
+  EXPECT_EQ(RidgesTried(ridges.size()), 4);
+  std::set<double> found;
+  for (const float noisy : {0.0f, 0.1f, 0.3f, 1.0f, 3.0f, 10.0f, 30.0f}) {
+    const DecoderNet truth{RandomMatrix(random, 3, 40), Noise(random, 3), {}, {}, {}};
+    DecoderData train = MakeData(random, 120, truth);
+    const std::vector<float> noise = Noise(random, 120 * 3);
+    for (size_t i = 0; i < noise.size(); ++i) train.y[i] = ToBf16(ToFloat(train.y[i]) + noisy * noise[i]);
+    const DecoderData held_out = MakeData(random, 500, truth);
+    double best = 0, least = std::numeric_limits<double>::infinity();
+    for (const double ridge : ridges) {
+      const auto one = TrainDecoder(train, held_out, {.ridges = {ridge}}, Always);
+      ASSERT_TRUE(one.ok());
+      if (one->held_out_error >= least) continue;
+      least = one->held_out_error;
+      best = ridge;
+    }
+    const auto fit = TrainDecoder(train, held_out, {.ridges = ridges}, Always);
+    ASSERT_TRUE(fit.ok());
+    EXPECT_EQ(fit->ridge, best) << "noise of " << noisy;
+    found.insert(best);
+  }
+  EXPECT_GE(found.size(), 4) << "of all sides of the middle";
 }
 
 TEST(TrainDecoder, LearnsWhatALinearMapCannot) {
