@@ -37,7 +37,8 @@ void HandoffAttempt::Start(const std::shared_ptr<TicketOwner>& owner, FrameExten
   v1::Prefill::Stub& stub = context_.prefill_pool->stub(target_);
   const auto tokens = static_cast<int64_t>(spec_.prompt.size());
   double expected_bytes =
-      context_.costs->BytesPerToken(spec_.codec->name, tokens) * static_cast<double>(tokens);
+      context_.costs->BytesPerToken(spec_.codec->name, tokens) * static_cast<double>(tokens) +
+      context_.costs->UpgradeBytes(spec_.codec->name, tokens);
   if (expected_bytes == 0) {  // none has come yet
     expected_bytes =
         static_cast<double>(context_.model->HandoffBytesBound(*spec_.codec, spec_.prompt.size()));
@@ -120,6 +121,10 @@ std::optional<TicketUsage> HandoffAttempt::Close(TicketState end) {
   const auto came = static_cast<double>(usage.bytes + usage.upgrade_bytes);
   const double bytes = end == TicketState::kCompleted ? came : std::max(came, link_use.expected_bytes);
   context_.prefill_pool->EndRun(target_, asked_tokens, link_use, bytes);
+  if (end == TicketState::kCompleted && spec_.codec->base_planes > 0) {
+    context_.costs->ObserveUpgrade(spec_.codec->name, static_cast<int64_t>(spec_.prompt.size()),
+                                   usage.upgrade_bytes);
+  }
   return usage;
 }
 

@@ -297,6 +297,19 @@ double CostModel::BytesPerToken(const std::string& format, int64_t tokens) const
   return known->second.bytes.At(static_cast<double>(tokens)).value_or(0) / static_cast<double>(tokens);
 }
 
+void CostModel::ObserveUpgrade(const std::string& format, int64_t tokens, uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  const auto known = formats_.find(format);
+  if (known == formats_.end() || tokens < 1) return;
+  known->second.upgrade.Add(static_cast<double>(tokens), static_cast<double>(bytes));
+}
+
+double CostModel::UpgradeBytes(const std::string& format, int64_t tokens) const {
+  absl::MutexLock lock(&mutex_);
+  const auto known = formats_.find(format);
+  return known == formats_.end() ? 0 : known->second.upgrade.At(static_cast<double>(tokens)).value_or(0);
+}
+
 std::map<std::string, double> CostModel::LinkRates() const {
   std::map<std::string, double> rates;
   absl::MutexLock lock(&mutex_);

@@ -114,8 +114,11 @@ class CostModel {
   // How long the last handoff that was chosen was waited for, if it was overtaken.
   std::optional<double> Waited(const std::string& target, const std::string& format) const;
 
-  // Of a handoff of so many tokens, all frames together; 0: not known.
+  // Of a handoff of so many tokens, all frames together, without second parts of frames (CodecSpec::base_planes); 0: not known.
   double BytesPerToken(const std::string& format, int64_t tokens) const;
+  // Those second parts, which came whole; and so many bytes of them are expected, 0: not known.
+  void ObserveUpgrade(const std::string& format, int64_t tokens, uint64_t bytes);
+  double UpgradeBytes(const std::string& format, int64_t tokens) const;
 
   // For metrics: of the prefill servers that something came from; 0: not known.
   std::map<std::string, double> LinkRates() const;
@@ -127,6 +130,7 @@ class CostModel {
  private:
   struct Format {
     CostFit bytes;     // of all frames, by tokens
+    CostFit upgrade;   // of their second parts
     CostFit consumer;  // seconds of this server's own work, by tokens
   };
   struct Link {

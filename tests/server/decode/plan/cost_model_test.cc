@@ -445,5 +445,21 @@ TEST(CostModel, CountsOneStallOnceHoweverManyHandoffsItOvertakes) {
   EXPECT_FALSE(model.IsStale("a", "raw", now + CostModel::kStale * 4));
 }
 
+TEST(CostModel, SecondPartsOfFramesAreNoneOfTheFirstTokensBytes) {
+  CostModel model;
+  model.ObserveUpgrade("coded", 100, 900);
+  EXPECT_EQ(model.UpgradeBytes("coded", 100), 0) << "no handoff in that format is known";
+  const World world;
+  for (int i = 0; i < 4; ++i) world.Show(model, "coded", Prompt(100 + 100 * i, i));
+  EXPECT_EQ(model.UpgradeBytes("coded", 200), 0);
+  const double before = model.BytesPerToken("coded", 200);
+  for (int i = 0; i < 4; ++i) model.ObserveUpgrade("coded", 100 + 100 * i, 9 * (100 + 100 * i));
+  EXPECT_NEAR(model.UpgradeBytes("coded", 200), 1800, 1);
+  EXPECT_NEAR(model.UpgradeBytes("coded", 1000), 9000, 10);
+  EXPECT_EQ(model.BytesPerToken("coded", 200), before);
+  model.Forget({"coded"});
+  EXPECT_EQ(model.UpgradeBytes("coded", 200), 0);
+}
+
 }  // namespace
 }  // namespace aludel
