@@ -90,10 +90,13 @@ if grep -q 'building without packing video' "$build/configure.log"; then
   echo "skipped: all of packing video (hevc_test, video_coder_test, video_handoff_test), because libx265-dev or libavcodec-dev was not found or it is switched off"
 fi
 if $failed; then
-  # The last lines of each: what stands far above is cut off where only an end is kept.
-  awk '/^[0-9]+\/[0-9]+ Testing: / { name = $3; count = 0; next } /^<end of output>$/ { end = count; next }
-       { lines[count++] = substr($0, 1, 300) }
-       /^Test Failed\.$/ { print "last lines of " name ":"; for (i = end > 12 ? end - 12 : 0; i < end; ++i) print "  " lines[i] }' \
+  # What GoogleTest found in each, and its last lines: what stands far above is cut off where only an end is kept.
+  awk '/^[0-9]+\/[0-9]+ Testing: / { name = $3; count = found = 0; next } /^<end of output>$/ { end = count; next }
+       { line = substr($0, 1, 300); lines[count++] = line }
+       /: Failure$/ { after = 4 } after > 0 && found < 20 { findings[found++] = line } after > 0 { --after }
+       /^Test (Failed\.|Fail Reason:|timeout)/ || /^Test Timeout/ {
+         print "of " name ":"; for (i = 0; i < found; ++i) print "  " findings[i]
+         for (i = end > 12 ? end - 12 : 0; i < end; ++i) print "  " lines[i] }' \
     "$details" || true
   grep -E '\*\*\*(Failed|Timeout|Exception)|\(Failed\)|\(Timeout\)' "$log" | sort -u | sed 's/^/failed: /' || true
   echo "RESULT: failed after $((SECONDS - started)) s; details in $details"

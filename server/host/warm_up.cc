@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<PrefillSample>> WarmUp(Transformer& model, DType kv_d
     ALUDEL_RETURN_IF_ERROR(Prefill(model, *pool, ids).status());
     ALUDEL_ASSIGN_OR_RETURN(double seconds, Prefill(model, *pool, ids));
     if (seconds >= kEnoughSeconds) {
-      // A thread that waited for a core for that long tells nothing: sixteen tokens took it for 1.5 ms each of a small model.
+      // Perhaps a thread only waited for a core: then a small model seems to take more than a millisecond a token.
       ALUDEL_ASSIGN_OR_RETURN(const double again, Prefill(model, *pool, ids));
       seconds = std::min(seconds, again);
     }

@@ -119,8 +119,8 @@ absl::StatusOr<DecoderNet> FitLinear(const LinearMoments& moments, double ridge)
   return net;
 }
 
-// With the ridge that loses least on held-out rows. Their error falls with it and then rises: from the middle one on as far as it
-// falls, for each costs a factorization.
+// With the ridge that loses least on held-out rows, as long as their error falls with it and then rises: each costs a
+// factorization, so it goes up from the middle as far as the error falls, and down where it did not fall.
 absl::StatusOr<DecoderFit> TrainLinear(const DecoderData& train, const DecoderData& held_out,
                                        const std::vector<double>& ridges) {
   ALUDEL_CHECK(!ridges.empty());

@@ -50,7 +50,7 @@ struct DecoderTraining {
   double save_seconds = 20;
 };
 
-// Ridges that are tried at most, of so many.
+// Ridges that are tried at most, of so many, where the middle one gives a fit.
 inline int64_t RidgesTried(size_t ridges) { return static_cast<int64_t>(std::min(ridges, ridges / 2 + 2)); }
 
 struct DecoderFit {

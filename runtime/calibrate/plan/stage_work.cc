@@ -292,7 +292,7 @@ class Counter {
       }
       // Rows in bf16; weights, their gradient and Adam's moments; or moments in f64 and what solvers copy.
       const double fit =
-          options_.linear ? 8 * (4 * inputs * inputs + 4 * inputs * out) : 5 * 4 * NetNumbers(group);
+          options_.linear ? 8 * (2 * inputs * inputs + 3 * inputs * out) : 5 * 4 * NetNumbers(group);
       largest = std::max(largest, rows * (inputs + out) * 2 + fit);
     }
     stage.memory = models_ + Held() + largest;

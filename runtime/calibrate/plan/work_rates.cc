@@ -95,8 +95,10 @@ class Pilot {
       return stage.stage == Stage::kSensitivity;
     });
     if (back) ALUDEL_RETURN_IF_ERROR(input_.by_passages && !senses ? PassagePasses() : Tails());
+    const bool solves = std::any_of(stages.begin(), stages.end(),
+                                    [](const StageWork& stage) { return stage.once[Work::kSolver] > 0; });
     ALUDEL_RETURN_IF_ERROR(Networks());
-    return Fits();
+    return Fits(solves);
   }
 
  private:
@@ -231,14 +233,16 @@ class Pilot {
     return status;
   }
 
-  absl::StatusOr<WorkRates> Fits() {
+  absl::StatusOr<WorkRates> Fits(bool solves) {
     const int64_t whole = std::min<int64_t>(net_.outputs + config_.hidden, 4096);
     constexpr int64_t kRows = 512;
     Moments gram = Moments::Zeros(whole, whole);
     const std::vector<float> rows = Noise(kRows * whole, 4);
     rates_.per_second[Work::kMoments] = PerSecond(2.0 * static_cast<double>(kRows * whole * whole),
                                                   [&] { AddGram(rows.data(), kRows, &gram); });
-    ALUDEL_ASSIGN_OR_RETURN(rates_.per_second[Work::kSolver], MeasureSolverRate(input_, kEnough));
+    if (solves) {
+      ALUDEL_ASSIGN_OR_RETURN(rates_.per_second[Work::kSolver], MeasureSolverRate(input_, kEnough));
+    }
     return rates_;
   }
 

@@ -47,6 +47,7 @@ void HandoffAttempt::Start(const std::shared_ptr<TicketOwner>& owner, FrameExten
     absl::MutexLock lock(&mutex_);
     if (closed_) return;
     owner_ = owner;
+    forgotten_ = context_.costs->forgotten();
     link_use_ = context_.prefill_pool->BeginRun(target_, tokens, expected_bytes);
     asked_tokens_ = tokens;
     grants_ = std::make_shared<CreditGrants>(
@@ -94,10 +95,14 @@ std::optional<TicketUsage> HandoffAttempt::Close(TicketState end) {
   Timer::Id deadline_timer = 0, frames_timer = 0;
   SiteLinks::Use link_use;
   int64_t asked_tokens = 0;
+  uint64_t forgotten = 0;
+  bool base_received = false;
   {
     absl::MutexLock lock(&mutex_);
     if (std::exchange(closed_, true)) return std::nullopt;
     asked_tokens = asked_tokens_;
+    forgotten = forgotten_;
+    base_received = base_received_;
     run = std::move(run_);
     grants = std::move(grants_);
     link_use = std::move(link_use_);
@@ -117,11 +122,13 @@ std::optional<TicketUsage> HandoffAttempt::Close(TicketState end) {
     run->Cancel();
   }
   const TicketUsage usage = context_.receiver->Close(ticket_, end);
-  // Of one that is given up more may be on its way than has come.
+  // Of one that is given up more may be on its way than has come; of second parts, whose answer is often over first, little.
+  const bool completed = end == TicketState::kCompleted;
   const auto came = static_cast<double>(usage.bytes + usage.upgrade_bytes);
-  const double bytes = end == TicketState::kCompleted ? came : std::max(came, link_use.expected_bytes);
+  const double bytes = completed || base_received ? came : std::max(came, link_use.expected_bytes);
   context_.prefill_pool->EndRun(target_, asked_tokens, link_use, bytes);
-  if (end == TicketState::kCompleted && spec_.codec->base_planes > 0) {
+  // Of an artifact that is not asked for any more nothing is learned.
+  if (completed && usage.upgrade_bytes > 0 && context_.costs->forgotten() == forgotten) {
     context_.costs->ObserveUpgrade(spec_.codec->name, static_cast<int64_t>(spec_.prompt.size()),
                                    usage.upgrade_bytes);
   }
@@ -132,6 +139,7 @@ TicketUsage HandoffAttempt::BaseReceived() {
   int64_t computed = 0;
   {
     absl::MutexLock lock(&mutex_);
+    base_received_ = true;
     if (!closed_) computed = std::exchange(asked_tokens_, 0);
   }
   context_.prefill_pool->Computed(target_, computed);

@@ -73,6 +73,8 @@ class HandoffAttempt : public std::enable_shared_from_this<HandoffAttempt> {
   mutable absl::Mutex mutex_;
   std::weak_ptr<TicketOwner> owner_ ABSL_GUARDED_BY(mutex_);
   SiteLinks::Use link_use_ ABSL_GUARDED_BY(mutex_);
+  bool base_received_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t forgotten_ ABSL_GUARDED_BY(mutex_) = 0;    // CostModel::forgotten() when it began
   int64_t asked_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // of the pool's account: not known to be computed
   std::shared_ptr<RunCall> run_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<CreditGrants> grants_ ABSL_GUARDED_BY(mutex_);

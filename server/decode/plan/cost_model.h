@@ -116,8 +116,9 @@ class CostModel {
 
   // Of a handoff of so many tokens, all frames together, without second parts of frames (CodecSpec::base_planes); 0: not known.
   double BytesPerToken(const std::string& format, int64_t tokens) const;
-  // Those second parts, which came whole; and so many bytes of them are expected, 0: not known.
+  // All second parts of a handoff came, and were so many bytes.
   void ObserveUpgrade(const std::string& format, int64_t tokens, uint64_t bytes);
+  // Bytes of them that are to be expected; 0: not known.
   double UpgradeBytes(const std::string& format, int64_t tokens) const;
 
   // For metrics: of the prefill servers that something came from; 0: not known.

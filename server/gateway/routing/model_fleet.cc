@@ -16,8 +16,8 @@ constexpr double kMemory = 0.9;
 constexpr double kAlike = 1.5;
 // A server is asked five times a second: the state of one that has not answered for so long is old.
 constexpr double kStaleSeconds = 1;
-// What was measured of a server that has been asked nothing since is believed for so long: one that seemed slow, perhaps for
-// what else its machine did, would never be asked again.
+// For so long a server that was asked nothing since is believed to be slow. Its machine may have had other work then, and without
+// an end it would never be asked again.
 constexpr double kBelievedSeconds = 30;
 // Fewer tokens take as long as a step does: they say little of the cost of one.
 constexpr double kTellingTokens = 256;
@@ -160,6 +160,7 @@ std::optional<ModelFleet::Picked> ModelFleet::Pick(const PrefixKeys& keys, Stand
       if (by_prefix() && others > 1) picked.wait_limit = fleet_.WaitLimit(picked.slot, now);
       const double age = fleet_.report_age(picked.slot, now);
       stale = reporting_[picked.slot] && age > kStaleSeconds;
+      paces_[picked.slot].asked = now;
       fleet_.Sent(picked.slot, keys, fleet_.ExpectedPrefill(picked.slot, keys.tokens), now, places);
     }
   }
@@ -186,12 +187,12 @@ void ModelFleet::Reported(size_t slot, const v1::LoadReport& report, absl::Time 
   reporting_[slot] = true;
   Pace& pace = paces_[slot];
   const double now = Seconds(as_of);
-  if (report.prefill_seconds_per_token() > 0 && pace.tokens == 0 && !pace.reported) {
+  if (report.prefill_seconds_per_token() > 0 && pace.tokens == 0) {
     // Until answers tell; theirs have the handoff in them.
-    pace.reported = true;
     Learn(slot, kTellingTokens * report.prefill_seconds_per_token(), kTellingTokens, now);
-  } else if (pace.tokens > 0 && now - pace.learned > kBelievedSeconds && fleet_.pending(slot) == 0) {
-    pace = {.reported = pace.reported};
+  } else if (pace.believed() && now - pace.asked > kBelievedSeconds &&
+             pace.per_token() >= kAlike * Common()) {
+    pace.doubted = true;
     SetCosts();
   }
   ReplicaReport said{.waiting_seconds = report.waiting_seconds(),
@@ -224,24 +225,29 @@ void ModelFleet::Started(size_t slot, absl::Time sent, const v1::Started& starte
 
 void ModelFleet::Learn(size_t slot, double computed, double tokens, double now) {
   Pace& pace = paces_[slot];
+  if (pace.doubted) pace = {};
   pace.seconds = kMemory * pace.seconds + computed;
   pace.tokens = kMemory * pace.tokens + tokens;
-  pace.learned = now;
+  pace.asked = now;
   SetCosts();
 }
 
-void ModelFleet::SetCosts() {
-  Pace all;
-  for (const Pace& one : paces_) {
-    all.seconds += one.seconds;
-    all.tokens += one.tokens;
+double ModelFleet::Common() const {
+  double seconds = 0, tokens = 0;
+  for (const Pace& pace : paces_) {
+    if (!pace.believed()) continue;
+    seconds += pace.seconds;
+    tokens += pace.tokens;
   }
-  if (all.tokens == 0) return;
-  // Servers that are about alike count as alike, and those of which nothing was heard as the others: else what happened to
+  return seconds / tokens;
+}
+
+void ModelFleet::SetCosts() {
+  // Servers that are about alike count as alike, and those of which nothing is believed as the others: else what happened to
   // be measured, and not the prefix, would choose between them.
-  const double common = all.seconds / all.tokens;
+  const double common = Common();
   for (size_t i = 0; i < paces_.size(); ++i) {
-    const double own = paces_[i].tokens > 0 ? paces_[i].seconds / paces_[i].tokens : common;
+    const double own = paces_[i].believed() ? paces_[i].per_token() : common;
     const bool alike = own < kAlike * common && own > common / kAlike;
     fleet_.SetCosts(i, {.per_token = alike ? common : own});
   }

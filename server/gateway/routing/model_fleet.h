@@ -101,13 +101,18 @@ class ModelFleet {
   struct Pace {
     double seconds = 0;
     double tokens = 0;
-    double learned = 0;     // when the last was
-    bool reported = false;  // what the server itself says counted once
+    double asked = 0;      // when a request went there, or told of it, the last time
+    bool doubted = false;  // it seemed slow, and nothing was heard since: the next that tells begins anew
+
+    bool believed() const { return tokens > 0 && !doubted; }
+    double per_token() const { return seconds / tokens; }
   };
 
   // From an answer whose tokens took so many seconds of computing.
   void Learn(size_t slot, double computed, double tokens, double now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of all servers, from their paces; of none that is known, what they were.
+  // Seconds for a token of all servers that are believed, of which there is one.
+  double Common() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of all servers, from their paces.
   void SetCosts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A server's cache is known, or not any more.
   void CountKnown(int more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -121,10 +121,9 @@ TEST(TrainDecoder, ShrinksALinearMapOfFewRowsAsHeldOutRowsLikeIt) {
   EXPECT_EQ(TrainDecoder(plenty, held_out, DecoderTraining{}, Always)->ridge, 1e-6) << "nothing to shrink";
 }
 
-TEST(TrainDecoder, FindsTheBestRidgeWithoutTryingThemAll) {
+TEST(TrainDecoder, FindsTheBestRidgeFromTheMiddle) {
   std::mt19937_64 random(13);
   const std::vector<double> ridges = {1e-3, 1e-2, 1e-1, 1, 10};
-  EXPECT_EQ(RidgesTried(ridges.size()), 4);
   std::set<double> found;
   for (const float noisy : {0.0f, 0.1f, 0.3f, 1.0f, 3.0f, 10.0f, 30.0f}) {
     const DecoderNet truth{RandomMatrix(random, 3, 40), Noise(random, 3), {}, {}, {}};
