@@ -152,7 +152,10 @@ TEST_F(ModelFleetTest, AServerThatSeemedSlowIsAskedAgain) {
   // A step of few tokens tells nothing of it, and what is late is refused all the same.
   fleet_.Started(home, MonotonicNow(), Reply(0, 0.1), {50});
   EXPECT_NEAR(View(home, keys).costs.per_token, 1e-4, 1e-8);
-  EXPECT_TRUE(fleet_.Pick(Prompt(1000, 5000), AllReady, false, 1, /*max_ttft=*/1e-3)->late.has_value());
+  v1::LoadReport busy;
+  busy.set_waiting_seconds(10);
+  for (size_t slot = 0; slot < 3; ++slot) fleet_.Reported(slot, busy, begin + absl::Seconds(36));
+  EXPECT_TRUE(fleet_.Pick(keys, AllReady, false, 1, /*max_ttft=*/2)->late.has_value());
   // It is slow, or it is not: what it was is over.
   for (int i = 0; i < 2; ++i) fleet_.Started(other, MonotonicNow(), Reply(0, 0.1), {1000});
   fleet_.Started(home, MonotonicNow(), Reply(0, 3), {1000});
