@@ -47,9 +47,10 @@ absl::StatusOr<HostMatrix> LeadingEigenvectors(const Moments& symmetric, int64_t
 // The latents of x that say most about y beyond what f says already. `xx` = E[(x f)^T (x f)] of centered
 // features, x the first `main` columns, `xy` = E[(x f)^T y] of centered targets. With M the part of the ridge
 // regression of y on (x, f) that multiplies x, and C = Cov(x | f) the covariance of the innovation (both with
-// lambda = ridge * mean diagonal, of x and of f its own), the rows of `main` are E = sqrt(l_i) e_i with C M M^T C e_i = l_i C e_i, e_i^T C e_i = 1: reduced-rank regression
-// (Izenman 1975) on innovations. z = E x + F f has variance l_i, the energy of y that the latent explains, so
-// one quantizer step for all latents spends its error evenly (reverse water-filling).
+// lambda = ridge * mean diagonal, of x and of f its own), the rows of `main` are E = sqrt(l_i) e_i with
+// C M M^T C e_i = l_i C e_i, e_i^T C e_i = 1: reduced-rank regression (Izenman 1975) on innovations.
+// z = E x + F f has variance l_i, the energy of y that the latent explains, so one quantizer step for all
+// latents spends its error evenly (reverse water-filling).
 struct InnovationBasis {
   HostMatrix main;             // E [rank, main]
   HostMatrix side;             // F [rank, columns of f]

@@ -24,8 +24,8 @@
 namespace aludel {
 namespace {
 
-constexpr double kSolverSeconds =
-    2;  // of their measurement for a device that is not here, whose plan is mostly theirs
+// Of measuring solvers for a device that is not here: they take most of its time.
+constexpr double kSolverSeconds = 2;
 
 // Files that a run finds again; those of a user in the same directory are not.
 bool IsIntermediate(const std::filesystem::path& file) {
