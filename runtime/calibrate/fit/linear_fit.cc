@@ -16,6 +16,7 @@ namespace aludel {
 namespace {
 
 // The only translation unit that includes Eigen: its headers cost seconds each.
+
 // By columns, as LAPACK has them: of rows it makes a transposed copy, there and back, in every factorization.
 using Matrix = Eigen::MatrixXd;
 using RowMatrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
