@@ -93,7 +93,7 @@ if $failed; then
   # What GoogleTest found in each, and its last lines: what stands far above is cut off where only an end is kept.
   awk '/^[0-9]+\/[0-9]+ Testing: / { name = $3; count = found = 0; next } /^<end of output>$/ { end = count; next }
        { line = substr($0, 1, 300); lines[count++] = line }
-       /: Failure$/ { after = 4 } after > 0 && found < 20 { findings[found++] = line } after > 0 { --after }
+       /: Failure$/ { after = 8 } after > 0 && found < 20 { findings[found++] = line } after > 0 { --after }
        /^Test (Failed\.|Fail Reason:|timeout)/ || /^Test Timeout/ {
          print "of " name ":"; for (i = 0; i < found; ++i) print "  " findings[i]
          for (i = end > 12 ? end - 12 : 0; i < end; ++i) print "  " lines[i] }' \
