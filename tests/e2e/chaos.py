@@ -98,12 +98,12 @@ class Chaos:
     def learn_one(self, fleet: Fleet, number: int, form: str) -> None:
         """Exact answers are one, cached or not; in a format an idle gateway's first server takes the second from its cache.
 
-        On a busy machine that server may look unready or slow for a while, half a minute at most (kBelievedSeconds), and the
-        other one has no cache: then again."""
+        On a busy machine that server may look unready or slow for a while, half a minute each time (kBelievedSeconds), and
+        the other one has no cache: then again."""
         wanted = {"local"} if form == "exact" else {"remote", "cached"}
         found = set()
         least, asked = 2 if form == "exact" else 3, 0
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + 150
         while asked < least or (found != wanted and time.monotonic() < give_up):
             time.sleep(0.1 if asked >= least else 0)
             asked += 1

@@ -5,7 +5,7 @@
 #
 #   deploy/demo/tinyllama/calibrate.sh [--all]
 #
-#   --all    aludel-p0 and aludel-p4, too, not just what the quickstart serves (aludel-p2)
+#   --all    aludel-p4, aludel-p0 and aludel-p1, too, not just what the quickstart serves (aludel-p2): about two hours more
 set -euo pipefail
 self=$(realpath "$0")
 cd "$(dirname "$self")/../../.."
@@ -28,14 +28,17 @@ fit() { # FORMAT FLAG...
   fi
   build/release/bin/aludel-calibrate --producer $base --consumer $base+deploy/demo/tinyllama/short \
     --data $models/texts/calibration.jsonl --out $out --format "$@" --compute bf16 --group-layers 5 \
-    --sensitivity-prompts 0 --linear --work $models/tinyllama-states --keep-work
+    --sensitivity-prompts 0 --linear --tuning-data $models/texts/tuning.jsonl --budget 80m \
+    --work $models/tinyllama-states --keep-work
 }
 [[ -f $models/texts/calibration.jsonl && -f $models/texts/tuning.jsonl ]] ||
   deploy/demo/tinyllama/texts.py --out $models/texts
 if [[ "${1:-}" == --all ]]; then
-  fit aludel-p0 --recomputed-layers 0 --bytes-per-token 1500
+  # The most layers first: what the models computed for them serves the others.
   fit aludel-p4 --recomputed-layers 4 --bytes-per-token 380
+  fit aludel-p0 --recomputed-layers 0 --bytes-per-token 1500
+  fit aludel-p1 --recomputed-layers 1 --bytes-per-token 1000
 fi
 # Last, so that servers offer it first.
-fit aludel-p2 --recomputed-layers 2 --bytes-per-token 780 --tuning-data $models/texts/tuning.jsonl --budget 80m
+fit aludel-p2 --recomputed-layers 2 --bytes-per-token 780
 rm -rf $models/tinyllama-states

@@ -44,16 +44,29 @@ struct StateText {
   }
 };
 
-// Names what a file holds: the model, the arithmetic, the prompts, the columns.
-std::string FileName(const Transformer& model, const StateText& text, const StateLayout& layout) {
-  std::string key = absl::StrCat("states 2 ", model.hash(), " ", Name(model.options().compute), " ",
-                                 layout.columns(), " ", text.head, "\n");
+// Names what a file holds, all but how many layers' H: the model, the arithmetic, the prompts.
+std::string KeyOf(const Transformer& model, const StateText& text) {
+  std::string key =
+      absl::StrCat("states 3 ", model.hash(), " ", Name(model.options().compute), " ", text.head, "\n");
   for (const auto& prompt : text.ids) {
     const auto* bytes = reinterpret_cast<const char*>(prompt.data());
     absl::StrAppend(&key, prompt.size(), ":", absl::string_view(bytes, prompt.size() * sizeof(int32_t)));
   }
   for (const auto& branches : text.branches) absl::StrAppend(&key, "\n", absl::StrJoin(branches, " "));
-  return Sha256Hex({reinterpret_cast<const uint8_t*>(key.data()), key.size()}).substr(0, 24) + ".states";
+  return Sha256Hex({reinterpret_cast<const uint8_t*>(key.data()), key.size()}).substr(0, 24);
+}
+
+std::string PathOf(const std::string& directory, const std::string& key, int side_layers) {
+  return absl::StrCat(directory, "/", key, "-", side_layers, ".states");
+}
+
+// H of how many layers the leanest file has that serves `side_layers`; `side_layers` where there is none.
+int FindSideLayers(const std::string& directory, const std::string& key, int side_layers, int layers) {
+  std::error_code error;
+  for (int sides = side_layers; sides <= layers; ++sides) {
+    if (std::filesystem::exists(PathOf(directory, key, sides), error)) return sides;
+  }
+  return side_layers;
 }
 
 void AppendColumns(const std::vector<float>& rows, int64_t row, int64_t cols, std::vector<Bf16>* out) {
@@ -138,11 +151,13 @@ class StateJob {
                                                          absl::string_view stage,
                                                          const CalibrationProgress& progress) {
     const ModelConfig& config = model.config();
-    const StateLayout layout{config.layers, side_layers, config.kv_dim(), config.hidden};
     std::error_code error;
     std::filesystem::create_directories(directory, error);
     if (error) return absl::UnavailableError(absl::StrCat(directory, ": ", error.message()));
-    const std::string path = absl::StrCat(directory, "/", FileName(model, text, layout));
+    const std::string key = KeyOf(model, text);
+    side_layers = FindSideLayers(directory, key, side_layers, config.layers);
+    const StateLayout layout{config.layers, side_layers, config.kv_dim(), config.hidden};
+    const std::string path = PathOf(directory, key, side_layers);
     if (!std::filesystem::exists(path, error)) {
       ALUDEL_RETURN_IF_ERROR(WriteStates(path, model, text, layout, stage, progress));
     }

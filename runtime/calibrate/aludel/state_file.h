@@ -64,8 +64,8 @@ class StateFile {
   size_t bytes_;
 };
 
-// Opens the file for this model and these prompts in `directory`, or runs the model over the prompts and
-// writes it: whole or not at all. `stage` names the work to `progress`.
+// Opens the file for this model and these prompts in `directory`, which may have H of more layers than asked for, or
+// runs the model over the prompts and writes it: whole or not at all. `stage` names the work to `progress`.
 absl::StatusOr<std::unique_ptr<StateFile>> OpenStates(const std::string& directory, Transformer& model,
                                                       absl::Span<const std::vector<int32_t>> prompts,
                                                       int side_layers, int64_t head, absl::string_view stage,

@@ -399,7 +399,7 @@ TEST_F(AludelJobTest, TrainingTokensBoundWhatADecoderIsFittedTo) {
 TEST_F(AludelJobTest, ABudgetTakesWhatFitsAndTheArtifactIsWhole) {
   job_.base.prompts = 100;
   job_.options.linear = false;
-  job_.budget = 40;
+  job_.budget = 20;
   job_.options.training.steps = 20'000;
   ::testing::internal::CaptureStdout();
   const absl::Status status = RunInBudget();
@@ -419,7 +419,7 @@ TEST_F(AludelJobTest, ABudgetEndsASearchForALoss) {
   job_.options.training.steps = 20'000;
   job_.bytes_per_token.reset();
   job_.max_kl = 2;  // that anything meets, and which leaves much to narrow
-  job_.budget = 40;
+  job_.budget = 20;
   const absl::Status status = RunInBudget();
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_LT(ReportedSeconds(), 1.5 * job_.budget);
