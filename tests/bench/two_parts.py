@@ -15,7 +15,6 @@ import argparse
 import json
 import random
 import re
-import shutil
 import statistics
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from typing import Any, Callable, Dict, List, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
 
 from chaos_fleet import Server  # noqa: E402
+from embedded_codec import make_embedded  # noqa: E402
 from link_test import FAR, NEAR, FarServer, Link, command, inside, wait  # noqa: E402
 from served_kl import ask, losses  # noqa: E402
 from stack import ROOT, free_ports  # noqa: E402
@@ -34,7 +34,6 @@ MODEL = "demo"
 LOCAL = "local prefill"
 SO_FAR_TOKENS = (8, 16, 32, 64, 128, 256)
 SO_FAR_MS = (50, 100, 200, 400, 800, 1600)
-PLANES = 5  # of the codec that is made here
 CONTROL_KL = 1e-3  # answers of local prefill are the oracle's, but for the batches that they are computed in
 
 Row = Dict[str, Any]
@@ -131,7 +130,7 @@ def questions(count: int) -> List[Tuple[str, str]]:
 
 def measure(link: Link, options: argparse.Namespace, folder: Path) -> List[Row]:
     ways = [options.format, f"{options.format}@{options.base}", f"{options.format}@{options.base}+", LOCAL]
-    codec = options.codec or embedded(options.bin.resolve(), folder)
+    codec = options.codec or make_embedded(options.bin.resolve(), folder)
     rows: List[Row] = []
     for mbps in options.links.split(","):
         cap(link, float(mbps))
@@ -149,16 +148,6 @@ def measure(link: Link, options: argparse.Namespace, folder: Path) -> List[Row]:
         finally:
             fleet.stop()
     return rows
-
-
-def embedded(binaries: Path, folder: Path) -> Path:
-    """The demo's codec with its codes in planes."""
-    codec = folder / "embedded"
-    shutil.copytree(ROOT / "deploy/demo/codec", codec)
-    command(str(binaries / "aludel-calibrate"), "--producer", str(ROOT / "deploy/demo/base"), "--consumer",
-            str(ROOT / "deploy/demo/chat"), "--data", str(ROOT / "deploy/demo/calibration.jsonl"), "--prompts", "60", "--out",
-            str(codec), "--store", "int8", "--repack", "--packing", "embedded", "--planes", str(PLANES), "--threads", "1")
-    return codec
 
 
 def check(rows: List[Row]) -> None:
