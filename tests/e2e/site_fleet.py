@@ -2,9 +2,11 @@
 pair) of which the decode server may take a part; on demand with TLS between all servers. For tests that are in a network
 namespace of their own (link_test.inside)."""
 
+import json
 import os
 import re
 import subprocess
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Optional
@@ -41,6 +43,17 @@ def make_certificate(folder: Path, addresses: List[str]) -> str:
                     folder / "tls.crt"], check=True, capture_output=True)
     return (f'grpc_tls {{ certificate_file: "{folder}/tls.crt" key_file: "{folder}/tls.key" '
             f'ca_file: "{folder}/tls.crt" }}')
+
+
+def complete(port: int, prompt: List[int], max_tokens: int, fidelity: str = "") -> Dict:
+    """The answer's text, and what the servers say of it."""
+    body = {"model": "demo", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True,
+            "aludel": {"fidelity": fidelity} if fidelity else {}}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        answer = json.load(response)
+    return {"text": answer["choices"][0]["text"], **answer["aludel"]}
 
 
 class SiteFleet:

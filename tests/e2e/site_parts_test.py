@@ -8,18 +8,16 @@ Exit code 77: network namespaces, veth or tc are not to be had here.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from pathlib import Path
 from typing import Dict, List
 
 from embedded_codec import make_embedded
 from link_test import check, inside
-from site_fleet import BURST_S, Pair, Site, SiteFleet
+from site_fleet import BURST_S, Pair, Site, SiteFleet, complete
 
 FORMAT = "aludel-p0@1+"
 CARRIES = 4_000_000  # bytes a second of the link, which nobody waits for here
@@ -29,15 +27,6 @@ HANDOFF_BYTES = 400 * PROMPT_TOKENS  # at most
 MAX_TOKENS = 48                      # in their time the second parts come
 CLIENTS = 2
 HEADERS = 1.15  # beside frames: probes and calls, and Ethernet's, IP's and TCP's of many small frames
-
-
-def complete(port: int, prompt: List[int]) -> Dict:
-    body = {"model": "demo", "prompt": prompt, "max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True,
-            "aludel": {"fidelity": "fast"}}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(),
-                                     {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as response:
-        return json.load(response)["aludel"]
 
 
 def load(fleet: SiteFleet, seconds: float) -> Dict[str, int]:
@@ -52,7 +41,7 @@ def load(fleet: SiteFleet, seconds: float) -> Dict[str, int]:
             count += 1
             prompt = [100 + number, 10 + count % 2000] + [10 + (i * 37 + count) % 2000 for i in range(2, PROMPT_TOKENS)]
             try:
-                answers.append(complete(fleet.port, prompt))
+                answers.append(complete(fleet.port, prompt, MAX_TOKENS, "fast"))
             except OSError as error:
                 errors.append(str(error))
 

@@ -10,7 +10,6 @@ Exit code 77: network namespaces, veth or tc are not to be had here, or openssl.
 """
 
 import argparse
-import json
 import re
 import shutil
 import socket
@@ -18,12 +17,11 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from pathlib import Path
 from typing import Dict, List, Set
 
 from link_test import SKIPPED, check, inside
-from site_fleet import BURST_S, Pair, Site, SiteFleet
+from site_fleet import BURST_S, Pair, Site, SiteFleet, complete
 
 # What a link carries, and of that the decode server's part.
 CARRIES = 4_000_000
@@ -80,21 +78,11 @@ class Eavesdropper:
         return {match.group(1) for match in map(SERVER_HELLO.match, self.segments) if match}
 
 
-def complete(port: int, prompt: List[int], exact: bool = False) -> Dict:
-    body = {"model": "demo", "prompt": prompt, "max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True,
-            "aludel": {"fidelity": "exact"} if exact else {}}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(),
-                                     {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as response:
-        answer = json.load(response)
-    return {"text": answer["choices"][0]["text"], **answer["aludel"]}
-
-
 def start_and_listen(fleet: SiteFleet, encrypted: bool) -> None:
     """Can what begins connections, and the first handoff, be read on the way?"""
     with Eavesdropper(fleet.data_port) as wire:
         fleet.start()
-        answer = complete(fleet.port, [99] + [10 + (i * 37) % 2000 for i in range(1, PROMPT_TOKENS)])
+        answer = complete(fleet.port, [99] + [10 + (i * 37) % 2000 for i in range(1, PROMPT_TOKENS)], MAX_TOKENS)
         time.sleep(.3)
     check(answer["plan"] == "remote", f"want a handoff: {answer}")
     heard = sum(map(len, wire.segments))
@@ -121,9 +109,9 @@ def load(fleet: SiteFleet, seconds: float) -> Dict[str, int]:
             count += 1
             prompt = [100 + number, 10 + count % 2000] + [10 + (i * 37 + count) % 2000 for i in range(2, PROMPT_TOKENS)]
             try:
-                answer = complete(fleet.port, prompt)
+                answer = complete(fleet.port, prompt, MAX_TOKENS)
                 if count % 8 == 0:
-                    local = complete(fleet.port, prompt, exact=True)
+                    local = complete(fleet.port, prompt, MAX_TOKENS, "exact")
                     check(local["text"] == answer["text"], f"{answer}, want {local}")
             except (RuntimeError, OSError) as error:
                 with lock:
