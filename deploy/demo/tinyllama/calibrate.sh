@@ -5,7 +5,7 @@
 #
 #   deploy/demo/tinyllama/calibrate.sh [--all]
 #
-#   --all    aludel-p4, aludel-p0 and aludel-p1, too, not just what the quickstart serves (aludel-p2): about two hours more
+#   --all    aludel-p4, aludel-p0 and aludel-p1, too, not just what the quickstart serves (aludel-p2); each may take as long
 set -euo pipefail
 self=$(realpath "$0")
 cd "$(dirname "$self")/../../.."
