@@ -20,7 +20,7 @@ from link_test import check, inside
 from site_fleet import BURST_S, Pair, Site, SiteFleet, complete
 
 FORMAT = "aludel-p0@1+"
-CARRIES = 4_000_000  # bytes a second of the link, which nobody waits for here
+CARRIES = 4_000_000  # bytes a second of the link, more than is asked for
 LIMIT = 60_000       # of these may be taken
 PROMPT_TOKENS = 200
 HANDOFF_BYTES = 400 * PROMPT_TOKENS  # at most
