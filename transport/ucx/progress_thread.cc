@@ -64,8 +64,8 @@ void ProgressThread::Run() {
     const absl::Time now = MonotonicNow();
     const absl::Time next = node_->Advance(now);
     if (stopping_) {
-      if (!node_->copying()) give_up = std::min(give_up, now + kShutdownLimit);
-      if (node_->idle() || now >= give_up) return;
+      if (!node_->Copying(now)) give_up = std::min(give_up, now + kShutdownLimit);
+      if (node_->Idle() || now >= give_up) return;
     }
     int rounds = 0;
     while (rounds < kProgressRounds && worker.Progress()) ++rounds;

@@ -28,6 +28,13 @@ constexpr Setting kFixedSettings[] = {
     // One rail: else large messages stripe over every interface that is up, the slow ones too.
     {"MAX_RNDV_RAILS", "1"},
     {"MAX_EAGER_RAILS", "1"},
+    // What UCX's own tcp sends from our memory is completed twice where the peer is gone before the socket has taken it
+    // all, and that ends the process (uct_tcp_ep_sendv, up to UCX 1.22). What it sends from its buffers is not. RDMA
+    // and cma fetch large messages, whatever is set here.
+    {"ZCOPY_THRESH", "inf"},
+    // Those buffers, of tcp alone: as large as what it sends from our memory at once, which every peer takes. With its
+    // 8 kB it moves a third of the bytes.
+    {"TX_SEG_SIZE", "64k"},
     // The new protocol selection aborts in UCX 1.13.
     {"PROTO_ENABLE", "n"},
 };

@@ -9,6 +9,15 @@
 #include "transport/transport_options.h"
 
 namespace aludel {
+namespace {
+
+// UCX has no event for the end of what closed connections had begun.
+constexpr absl::Duration kFlushPoll = absl::Milliseconds(1);
+
+// Whether we copy what comes through it from the memory of the process that sends.
+bool Copies(const UcxEndpoint& endpoint) { return absl::StrContains(endpoint.DescribeLanes(), "cma/"); }
+
+}  // namespace
 
 UcxNode::UcxNode(const TransportOptions& options, MessageHandler* handler, StatCounters* counters)
     : link_(options.link),
@@ -70,8 +79,8 @@ absl::Time UcxNode::Advance(absl::Time now) {
   AnswerRequests();
   CloseFailedAndOverdue(now);
   absl::Time next = std::min(AdvanceConnectors(now), receiver_->next_deadline());
-  if (copying()) CloseWhenCopied(now);
-  if (copying()) next = std::min(next, copy_until_);
+  if (shutting_down()) CloseWhenCopied(now);
+  if (Copying(now)) next = std::min(next, accepted_.empty() ? now + kFlushPoll : copy_until_);
   for (const auto& [raw, connection] : connections_) next = std::min(next, connection->Advance(now));
   for (const auto& closing : closing_connections_) next = std::min(next, closing.connection->Advance(now));
   ReapClosed();
@@ -113,7 +122,7 @@ void UcxNode::CloseFailedAndOverdue(absl::Time now) {
   for (ucp_ep_h handle : receiver_->TakeOverdue(now)) {
     const auto entry = accepted_.find(handle);
     if (entry == accepted_.end()) continue;
-    Discard(std::move(entry->second));
+    DiscardAccepted(std::move(entry->second));
     accepted_.erase(entry);
   }
   for (auto entry = accepted_.begin(); entry != accepted_.end();) {
@@ -121,7 +130,7 @@ void UcxNode::CloseFailedAndOverdue(absl::Time now) {
       ++entry;
       continue;
     }
-    Discard(std::move(entry->second));
+    DiscardAccepted(std::move(entry->second));
     entry = accepted_.erase(entry);
   }
 }
@@ -157,6 +166,11 @@ void UcxNode::ReapClosed() {
                            closing_endpoints_.end());
 }
 
+void UcxNode::DiscardAccepted(std::unique_ptr<UcxEndpoint> endpoint) {
+  closed_copiers_ = closed_copiers_ || Copies(*endpoint);
+  Discard(std::move(endpoint));
+}
+
 void UcxNode::Discard(std::unique_ptr<UcxEndpoint> endpoint) {
   endpoint->Close();
   closing_endpoints_.push_back(std::move(endpoint));
@@ -169,7 +183,7 @@ void UcxNode::BeginShutdown(absl::Time now) {
     connector->Abort(absl::CancelledError("connect: the transport was closed"));
   }
   for (auto entry = accepted_.begin(); entry != accepted_.end();) {
-    if (absl::StrContains(entry->second->DescribeLanes(), "cma/")) {
+    if (Copies(*entry->second)) {
       ++entry;
       continue;
     }
@@ -180,11 +194,15 @@ void UcxNode::BeginShutdown(absl::Time now) {
 
 void UcxNode::CloseWhenCopied(absl::Time now) {
   if (receiver_->unfinished() > 0 && now < copy_until_) return;
-  for (auto& [handle, endpoint] : accepted_) Discard(std::move(endpoint));
+  for (auto& [handle, endpoint] : accepted_) DiscardAccepted(std::move(endpoint));
   accepted_.clear();
 }
 
-bool UcxNode::idle() const {
+bool UcxNode::Copying(absl::Time now) const {
+  return shutting_down() && now < copy_until_ && (!accepted_.empty() || (closed_copiers_ && Settled()));
+}
+
+bool UcxNode::Settled() const {
   return accepted_.empty() && connectors_.empty() && connections_.empty() && closing_connections_.empty() &&
          closing_endpoints_.empty() && receiver_->unfinished() == 0;
 }

@@ -31,8 +31,9 @@ class UcxNode {
   // Connections that peers may hold to us; more are rejected.
   static constexpr size_t kMaxAccepted = 4096;
   // How long a shutdown lets copies from other processes' memory (cma) run on. UCX 1.13 aborts the process
-  // when a worker is destroyed after closing a connection has cut them short. They need nothing of the peer:
-  // only a machine that has no time for us makes them take as long.
+  // when a worker is destroyed before those have ended that a connection had begun, though it was closed, by
+  // whichever side, and its transfers were reported as cancelled. They need nothing of the peer: only a machine
+  // that has no time for us makes them take as long.
   static constexpr absl::Duration kCopyLimit = absl::Seconds(20);
 
   static absl::StatusOr<std::unique_ptr<UcxNode>> Open(const UcxContext& context,
@@ -56,9 +57,9 @@ class UcxNode {
   // From now on connects fail and messages are dropped; connections are closed, once nothing is being copied.
   void BeginShutdown(absl::Time now);
   // Whether a shutdown still waits for that.
-  bool copying() const { return shutting_down() && !accepted_.empty(); }
+  bool Copying(absl::Time now) const;
   // True after BeginShutdown when nothing is under way any more.
-  bool idle() const;
+  bool Idle() { return Settled() && (!closed_copiers_ || worker_->Flushed()); }
 
  private:
   struct ClosingConnection {
@@ -73,7 +74,10 @@ class UcxNode {
   void CloseWhenCopied(absl::Time now);
   absl::Time AdvanceConnectors(absl::Time now);
   bool shutting_down() const { return copy_until_ != absl::InfiniteFuture(); }
+  // Idle as far as requests tell.
+  bool Settled() const;
   void ReapClosed();
+  void DiscardAccepted(std::unique_ptr<UcxEndpoint> endpoint);
   void Discard(std::unique_ptr<UcxEndpoint> endpoint);
 
   const LinkEmulation link_;
@@ -81,6 +85,7 @@ class UcxNode {
   StatCounters* const counters_;
   EndpointAddress address_;
   absl::Time copy_until_ = absl::InfiniteFuture();  // a time once shutting down
+  bool closed_copiers_ = false;                     // connections through which we copied
 
   // Destroyed from the last to the first: the listener, then the worker; then endpoints and sends, into which
   // the worker may call until it is gone, and the receiver, when nothing can write into its handler's memory

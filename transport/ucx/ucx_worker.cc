@@ -30,6 +30,24 @@ absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Open(const UcxContext& con
   return worker;
 }
 
+UcxWorker::~UcxWorker() {
+  if (flush_ != nullptr) ucp_request_free(flush_);
+  ucp_worker_destroy(worker_);
+}
+
+bool UcxWorker::Flushed() {
+  if (flush_ == nullptr) {
+    const ucp_request_param_t params = {};
+    const ucs_status_ptr_t request = ucp_worker_flush_nbx(worker_, &params);
+    if (!UCS_PTR_IS_PTR(request)) return true;
+    flush_ = request;
+  }
+  if (ucp_request_check_status(flush_) == UCS_INPROGRESS) return false;
+  ucp_request_free(flush_);
+  flush_ = nullptr;
+  return true;
+}
+
 absl::Status UcxWorker::ReceiveWith(ucp_am_recv_callback_t callback, void* arg) {
   ucp_am_handler_param_t params = {};
   params.field_mask =

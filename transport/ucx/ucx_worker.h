@@ -17,7 +17,7 @@ inline constexpr unsigned kActiveMessageId = 1;
 class UcxWorker {
  public:
   static absl::StatusOr<std::unique_ptr<UcxWorker>> Open(const UcxContext& context);
-  ~UcxWorker() { ucp_worker_destroy(worker_); }
+  ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
 
@@ -31,13 +31,18 @@ class UcxWorker {
   bool Arm() { return ucp_worker_arm(worker_) == UCS_OK; }
   int event_fd() const { return event_fd_; }
 
+  // Whether everything has ended that connections closed so far had begun. A call that says no keeps track of
+  // it until another, after some progress, says yes.
+  bool Flushed();
+
   ucp_worker_h handle() const { return worker_; }
 
  private:
   UcxWorker(ucp_worker_h worker, int event_fd) : worker_(worker), event_fd_(event_fd) {}
 
   const ucp_worker_h worker_;
-  const int event_fd_;  // belongs to the worker
+  const int event_fd_;     // belongs to the worker
+  void* flush_ = nullptr;  // UCX's request while one is under way
 };
 
 }  // namespace aludel
