@@ -14,8 +14,10 @@ namespace aludel {
 namespace {
 
 using cpu::CpuPackedMatrix;
+using cpu::kFewRows;
 using cpu::kInBlock;
 using cpu::kPanelCols;
+using cpu::kPanelsAtOnce;
 using cpu::kTileRows;
 
 // A task streams at least this much of the weights: panels that lie one behind the other, long enough for
@@ -142,6 +144,9 @@ struct Job {
   int64_t used_in() const {
     return w.format() == WeightFormat::kF32 ? w.in_features() : (w.in_features() + 1) / 2 * 2;
   }
+  bool TakesPanelsAtOnce() const {
+    return kernels.bf16_panels != nullptr && w.format() == WeightFormat::kBf16 && rows <= kFewRows;
+  }
   // Of a packed row.
   int64_t words() const {
     if (HasScales(w.format())) return w.in_blocks() * cpu::kQuantizedWords;
@@ -166,27 +171,42 @@ void MultiplyTile(const Job& job, const uint32_t* a, int rows, const char* panel
   }
 }
 
-void MultiplyPanel(const Job& job, int64_t index) {
-  alignas(64) float sums[kTileRows * kPanelCols];
+// Columns of panel `index`, rows [begin, begin + count).
+void FinishPanel(const Job& job, int64_t index, int64_t begin, int count, const float* sums) {
   const int64_t column = index * kPanelCols;
   const int cols = static_cast<int>(std::min<int64_t>(kPanelCols, job.out.cols - column));
   const float* const bias = job.bias == nullptr ? nullptr : job.bias + column;
-  const TensorView part = job.out.Cols(column, cols);
+  const TensorView rows = job.out.Cols(column, cols).Rows(begin, count);
+  if (rows.dtype == DType::kF32) {
+    const auto finish = job.kernels.finish_f32 != nullptr ? job.kernels.finish_f32 : &FinishF32;
+    finish(sums, count, cols, bias, job.accumulate, rows.f32(), rows.stride);
+  } else if (job.kernels.finish_bf16 != nullptr && cols == kPanelCols && !job.accumulate) {
+    job.kernels.finish_bf16(sums, count, bias, reinterpret_cast<uint16_t*>(rows.bf16()), rows.stride);
+  } else {
+    FinishBf16(sums, count, cols, bias, job.accumulate, rows.bf16(), rows.stride);
+  }
+}
+
+void MultiplyPanel(const Job& job, int64_t index) {
+  alignas(64) float sums[kTileRows * kPanelCols];
   for (int64_t group = 0; group < job.groups; ++group) {
     const int64_t begin = job.GroupBegin(group);
     const int count = static_cast<int>(job.GroupBegin(group + 1) - begin);
     const uint32_t* const a = job.packed.data() + begin * job.words();
     MultiplyTile(job, a, count, job.w.panel(index), sums);
-    const TensorView rows = part.Rows(begin, count);
-    if (part.dtype == DType::kF32) {
-      const auto finish = job.kernels.finish_f32 != nullptr ? job.kernels.finish_f32 : &FinishF32;
-      finish(sums, count, cols, bias, job.accumulate, rows.f32(), rows.stride);
-    } else if (job.kernels.finish_bf16 != nullptr && cols == kPanelCols && !job.accumulate) {
-      job.kernels.finish_bf16(sums, count, bias, reinterpret_cast<uint16_t*>(rows.bf16()), rows.stride);
-    } else {
-      FinishBf16(sums, count, cols, bias, job.accumulate, rows.bf16(), rows.stride);
-    }
+    FinishPanel(job, index, begin, count, sums);
   }
+}
+
+// Panels [index, index + kPanelsAtOnce) of a job whose TakesPanelsAtOnce is true.
+void MultiplyPanels(const Job& job, int64_t index) {
+  alignas(64) float sums[kPanelsAtOnce * kFewRows * kPanelCols];
+  const auto rows = static_cast<int>(job.rows);
+  job.kernels.bf16_panels(reinterpret_cast<const uint16_t*>(job.packed.data()), rows,
+                          reinterpret_cast<const uint16_t*>(job.w.panel(index)),
+                          static_cast<int64_t>(job.w.panel_bytes() / sizeof(uint16_t)), job.used_in(), sums);
+  for (int p = 0; p < kPanelsAtOnce; ++p)
+    FinishPanel(job, index + p, /*begin=*/0, rows, sums + p * rows * kPanelCols);
 }
 
 }  // namespace
@@ -308,11 +328,15 @@ void CpuOps::Gemm(const TensorView& a, const PackedMatrix& w, const float* bias,
   // Long tasks, but enough of them to go round.
   const int64_t panels = packed.panels();
   const int64_t most = std::max<int64_t>(1, panels / (4 * team_.threads()));
-  const int64_t step =
+  int64_t step =
       alone ? panels : std::clamp<int64_t>(kTaskBytes / static_cast<int64_t>(packed.panel_bytes()), 1, most);
+  const bool at_once = job.TakesPanelsAtOnce() && panels >= 2 * kPanelsAtOnce * team_.threads();
+  if (at_once) step = (step + kPanelsAtOnce - 1) / kPanelsAtOnce * kPanelsAtOnce;
   team_.Run((panels + step - 1) / step, [&](int64_t task) {
     const int64_t end = std::min(panels, (task + 1) * step);
-    for (int64_t index = task * step; index < end; ++index) MultiplyPanel(job, index);
+    int64_t index = task * step;
+    for (; at_once && index + kPanelsAtOnce <= end; index += kPanelsAtOnce) MultiplyPanels(job, index);
+    for (; index < end; ++index) MultiplyPanel(job, index);
   });
 }
 

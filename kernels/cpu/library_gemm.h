@@ -15,8 +15,8 @@ namespace aludel::cpu {
 // not. Thread-safe.
 class LibraryGemm {
  public:
-  // With fewer rows our own kernels read weights faster.
-  static constexpr int64_t kFewestRows = 24;
+  // Fewer rows our own kernels take as fast or faster; from 12 rows on AMX takes less (tests/bench/RESULTS.md).
+  static constexpr int64_t kFewestRows = 10;
 
   // Whether oneDNN is installed and finds AMX on this CPU.
   static bool HasTiles();

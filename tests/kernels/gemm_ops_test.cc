@@ -81,23 +81,29 @@ TEST_P(OpsTest, GemmGivesARowTheSameAloneAndAmongOthers) {
   if (device_->name() != "cpu" || GetParam().instructions == "onednn")
     GTEST_SKIP() << "promised by our CPU kernels";
   const bool library = GetParam().instructions.empty() && cpu::LibraryGemm::HasTiles();  // multiplies bf16
-  const int rows = 61, in = 300, out_features = 77;
-  for (const WeightFormat format : kFormats) {
-    if (library && format == WeightFormat::kBf16) continue;
-    auto a = Random(rows * in);
-    auto narrow = Narrow(a);
-    auto w = Random(out_features * in);
-    const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), format).value();
-    const TensorView input = format == WeightFormat::kF32 ? TensorView::Of(a.data(), rows, in)
-                                                          : TensorView::Of(narrow.data(), rows, in);
-    std::vector<float> together(rows * out_features), alone(out_features);
-    ops_->Gemm(input, *packed, nullptr, false, TensorView::Of(together.data(), rows, out_features), {});
-    for (int r = 0; r < rows; ++r) {
-      ops_->Gemm(input.Rows(r, 1), *packed, nullptr, false, TensorView::Of(alone.data(), 1, out_features),
-                 {});
-      const std::vector<float> row(together.begin() + r * out_features,
-                                   together.begin() + (r + 1) * out_features);
-      ASSERT_EQ(row, alone) << Name(format) << " row " << r;
+  // Of many outputs few rows take several panels of weights at once.
+  const int rows = 61, in = 300;
+  for (const int out_features : {77, 1100}) {
+    for (const WeightFormat format : kFormats) {
+      if (library && format == WeightFormat::kBf16) continue;
+      auto a = Random(rows * in);
+      auto narrow = Narrow(a);
+      auto w = Random(out_features * in);
+      const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), format).value();
+      const TensorView input = format == WeightFormat::kF32 ? TensorView::Of(a.data(), rows, in)
+                                                            : TensorView::Of(narrow.data(), rows, in);
+      std::vector<float> together(rows * out_features);
+      ops_->Gemm(input, *packed, nullptr, false, TensorView::Of(together.data(), rows, out_features), {});
+      for (int begin = 0, number = 0; begin < rows; ++number) {
+        const int some = std::min(1 + number % 8, rows - begin);
+        std::vector<float> found(some * out_features);
+        ops_->Gemm(input.Rows(begin, some), *packed, nullptr, false,
+                   TensorView::Of(found.data(), some, out_features), {});
+        const std::vector<float> want(together.begin() + begin * out_features,
+                                      together.begin() + (begin + some) * out_features);
+        ASSERT_EQ(found, want) << Name(format) << ", " << some << " rows of " << out_features;
+        begin += some;
+      }
     }
   }
 }
@@ -141,7 +147,10 @@ TEST_P(OpsTest, GemmInBf16RoundsOnlyItsInputs) {
                                                {12, 32, 31},
                                                {27, 97, 130},
                                                {1, 1032, 70},
-                                               {16, 2048, 50}}) {
+                                               {16, 2048, 50},
+                                               {1, 97, 1040},
+                                               {4, 127, 1100},
+                                               {6, 64, 1056}}) {
     const auto a = Narrow(Random(rows * in));
     auto w = Narrow(Random(out_features * in));
     const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), WeightFormat::kBf16).value();
@@ -300,7 +309,8 @@ TEST_P(OpsTest, ATableThatIsTheHeadGivesTheRowsThatItIsMultipliedBy) {
 
 // Also where the bias cancels most of the product: they are rounded together.
 TEST_P(OpsTest, GemmStoresBf16WithAndWithoutBias) {
-  for (const auto& [rows, in, out_features] : {std::tuple{5, 64, 40}, {40, 64, 40}, {33, 72, 29}}) {
+  for (const auto& [rows, in, out_features] :
+       {std::tuple{5, 64, 40}, {40, 64, 40}, {33, 72, 29}, {3, 70, 1003}}) {
     const auto a = Narrow(Random(rows * in));
     auto w = Narrow(Random(out_features * in));
     const auto bias = Random(out_features, 8.0f);

@@ -24,6 +24,8 @@ namespace aludel::cpu {
 // gives does not depend on how many others there are, nor on threads.
 constexpr int kPanelCols = 32;
 constexpr int kTileRows = 12;
+constexpr int kPanelsAtOnce = 4;
+constexpr int kFewRows = 6;
 constexpr int kInBlock = 32;
 constexpr int kInt8Offset = 128;
 constexpr int kInt4Offset = 8;
@@ -56,6 +58,10 @@ struct MicroKernels {
                       int64_t stride);
   // to[i * width + r] = rows[r][i], for i < words and r < count, in words of 4 bytes, aligned to 2.
   void (*transpose)(const char* const* rows, int count, int words, uint32_t* to, int width);
+  // bf16_tile of kPanelsAtOnce panels that lie `panel_words` numbers apart, for at most kFewRows rows; null where one panel
+  // after another reads memory as fast.
+  void (*bf16_panels)(const uint16_t* a, int rows, const uint16_t* panels, int64_t panel_words, int64_t in,
+                      float* sums /* [kPanelsAtOnce][rows][kPanelCols] */) = nullptr;
 };
 
 const MicroKernels& PortableKernels();
