@@ -46,6 +46,6 @@ if(ALUDEL_TESTS)
     aludel_test_settings(gpu_pack TIMEOUT 120 FIXTURES_REQUIRED bundle FIXTURES_SETUP gpu_pack)
     add_test(NAME gpu_rehearsal COMMAND ${Python3_EXECUTABLE} tests/gpu/rehearsal_test.py --pack ${quick_pack}
              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    aludel_test_settings(gpu_rehearsal TIMEOUT 300 FIXTURES_REQUIRED gpu_pack LABELS e2e)
+    aludel_test_settings(gpu_rehearsal TIMEOUT 300 FIXTURES_REQUIRED gpu_pack LABELS e2e long)
   endif()
 endif()

@@ -146,23 +146,26 @@ if(ALUDEL_TESTS)
   add_test(NAME packages_test
            COMMAND ${Python3_EXECUTABLE} tests/deploy/packages/packages_test.py --packages ${made}
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  aludel_test_settings(packages_test TIMEOUT 300 FIXTURES_REQUIRED packages LABELS e2e)
-  # Programs of an earlier commit, where they are cheap to build: manifests_test upgrades from them.
+  aludel_test_settings(packages_test TIMEOUT 300 FIXTURES_REQUIRED packages LABELS e2e long)
+  # Programs of an earlier commit, where they are cheap to build: manifests_previous_test upgrades from them.
   set(previous ${CMAKE_BINARY_DIR}/previous)
   add_test(NAME make_previous
            COMMAND ${Python3_EXECUTABLE} tests/deploy/kubernetes/previous_build.py --build ${CMAKE_BINARY_DIR} --out ${previous}
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   # It compiles on every core: not beside tests with time bounds.
   aludel_test_settings(make_previous TIMEOUT 900 FIXTURES_REQUIRED packages FIXTURES_SETUP previous RUN_SERIAL TRUE
-                       LABELS e2e)
+                       LABELS e2e long)
   # The packages, unpacked, are the image that pods run.
-  set(manifests_arguments --previous ${previous}/bin)
-  foreach(test manifests overlays secrets)
-    add_test(NAME ${test}_test
-             COMMAND ${Python3_EXECUTABLE} tests/deploy/kubernetes/${test}_test.py --packages ${made}
-                     --build ${CMAKE_BINARY_DIR}/tests/deploy ${${test}_arguments}
+  function(aludel_manifests_test name script)
+    add_test(NAME ${name}
+             COMMAND ${Python3_EXECUTABLE} tests/deploy/kubernetes/${script} --packages ${made} --build ${CMAKE_BINARY_DIR}/tests/deploy ${ARGN}
              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    aludel_test_settings(${test}_test TIMEOUT 300 FIXTURES_REQUIRED packages SKIP_RETURN_CODE 77 LABELS e2e)
+    aludel_test_settings(${name} TIMEOUT 300 FIXTURES_REQUIRED packages SKIP_RETURN_CODE 77 LABELS e2e)
+  endfunction()
+  foreach(test manifests overlays secrets)
+    aludel_manifests_test(${test}_test ${test}_test.py)
   endforeach()
-  set_property(TEST manifests_test APPEND PROPERTY FIXTURES_REQUIRED previous)
+  aludel_manifests_test(manifests_previous_test manifests_test.py --previous ${previous}/bin)
+  set_property(TEST manifests_previous_test APPEND PROPERTY FIXTURES_REQUIRED previous)
+  set_property(TEST manifests_previous_test APPEND PROPERTY LABELS long)
 endif()

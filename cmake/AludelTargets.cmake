@@ -65,7 +65,8 @@ function(aludel_binary name)
 endfunction()
 
 # aludel_test_settings(NAME TIMEOUT seconds [other single-valued properties] [LABELS ...] [ENVIRONMENT A=b ...]): how ctest
-# runs a test. Under sanitizers it takes longer and they are told what they cannot know.
+# runs a test. Under sanitizers it takes longer and they are told what they cannot know. Label e2e: it starts servers; long:
+# tests/run.sh runs it with --long alone.
 function(aludel_test_settings name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "LABELS;ENVIRONMENT" ${ARGN})
   if(ALUDEL_SANITIZE)
@@ -97,11 +98,11 @@ function(aludel_test_settings name)
                        ENVIRONMENT "${ARG_ENVIRONMENT}" ${ARG_UNPARSED_ARGUMENTS})
 endfunction()
 
-# aludel_test(NAME SOURCES a_test.cc ... DEPS targets ... [TIMEOUT seconds] [LABELS ...] [ENVIRONMENT A=b ...] [GUARDED])
+# aludel_test(NAME SOURCES a_test.cc ... DEPS targets ... [TIMEOUT seconds] [LABELS ...] [ENVIRONMENT A=b ...] [GUARDED [GUARDED_LABELS ...]])
 # One GoogleTest binary, run by ctest from the repository root, so that tests name demo files by relative path. GUARDED
 # runs it a second time on the device of tests/testing/guarded_device.h.
 function(aludel_test name)
-  cmake_parse_arguments(ARG "GUARDED" "TIMEOUT" "SOURCES;DEPS;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(ARG "GUARDED" "TIMEOUT" "SOURCES;DEPS;LABELS;ENVIRONMENT;GUARDED_LABELS" ${ARGN})
   _aludel_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
@@ -111,7 +112,7 @@ function(aludel_test name)
   aludel_test_settings(${name} TIMEOUT ${ARG_TIMEOUT} LABELS ${ARG_LABELS} ENVIRONMENT ${ARG_ENVIRONMENT})
   if(ARG_GUARDED)
     add_test(NAME ${name}_guarded COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    aludel_test_settings(${name}_guarded TIMEOUT ${ARG_TIMEOUT} LABELS ${ARG_LABELS}
+    aludel_test_settings(${name}_guarded TIMEOUT ${ARG_TIMEOUT} LABELS ${ARG_LABELS} ${ARG_GUARDED_LABELS}
                          ENVIRONMENT ALUDEL_TEST_DEVICE=guarded ${ARG_ENVIRONMENT})
   endif()
 endfunction()

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds everything and runs every test; ends with a summary that also says what was
+# Installs what is missing, builds everything and runs the tests; ends with a summary that also says what was
 # skipped and why. No question is asked.
 #
-#   tests/run.sh [--preset release|asan|tsan] [--filter REGEX] [--tidy] [--no-install] [-j N]
+#   tests/run.sh [--long] [--preset release|asan|tsan] [--filter REGEX] [--tidy] [--no-install] [-j N]
 #
+#   --long        the long tests (ctest's label `long`), too: models on the simulated GPU, races and mutants of its kernels,
+#                 packages that are installed, servers of the commit before
 #   --preset      release (default), asan (AddressSanitizer and UBSan) or tsan; built in build/PRESET
 #   --filter      only tests whose ctest name matches
 #   --tidy        clang-tidy and clang's -Wthread-safety over our sources as well (minutes)
@@ -13,11 +15,12 @@ set -euo pipefail
 self=$(realpath "$0")
 cd "$(dirname "$self")/.."
 
-preset=release filter=. tidy=false install=true jobs=
+preset=release filter=. long=false tidy=false install=true jobs=
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --preset) preset=$2; shift ;;
     --filter) filter=$2; shift ;;
+    --long) long=true ;;
     --tidy) tidy=true ;;
     --no-install) install=false ;;
     -j) jobs=$2; shift ;;
@@ -70,7 +73,9 @@ fi
 step "Tests"
 log=$build/ctest.log
 failed=false
-ctest --test-dir "$build" -R "$filter" --output-on-failure --no-tests=error -j "$(nproc)" | tee "$log" || failed=true
+chosen=(-R "$filter")
+if ! $long; then chosen+=(-LE '^long$'); fi
+ctest --test-dir "$build" "${chosen[@]}" --output-on-failure --no-tests=error -j "$(nproc)" | tee "$log" || failed=true
 
 step "Summary"
 grep -E 'tests passed|Total Test time' "$log" || true
@@ -88,6 +93,9 @@ if grep -q 'CUDA not found or switched off' "$build/configure.log"; then
 fi
 if grep -q 'building without packing video' "$build/configure.log"; then
   echo "skipped: all of packing video (hevc_test, video_coder_test, video_handoff_test), because libx265-dev or libavcodec-dev was not found or it is switched off"
+fi
+if ! $long; then
+  echo "not run: $(ctest --test-dir "$build" -N -R "$filter" -L '^long$' -FA . | sed -n 's/^Total Tests: //p') long tests; tests/run.sh --long runs them, too"
 fi
 if $failed; then
   # What GoogleTest found in each, and its last lines: what stands far above is cut off where only an end is kept.

@@ -126,7 +126,8 @@ bool AdvanceWarp(int warp) {
     for (int i = 0; i < kLanes; ++i) {
       current->running = &lanes[i];
       if (lanes[i].wait != Wait::kWarp) Fail("its warp waits at a collective instruction");
-      if (std::strcmp(lanes[i].collective, lanes[0].collective) != 0) {
+      if (lanes[i].collective != lanes[0].collective &&
+          std::strcmp(lanes[i].collective, lanes[0].collective) != 0) {
         Fail(std::string("is at ") + lanes[i].collective + ", lane 0 at " + lanes[0].collective);
       }
       operands[i] = lanes[i].operands;

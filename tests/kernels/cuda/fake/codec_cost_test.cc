@@ -73,7 +73,7 @@ AludelDecoderWeights DecoderOf(const Format& format, const ModelConfig& config) 
     made.hidden = HostMatrix::Zeros(format.width, config.hidden + group.rank);
     made.hidden_bias.assign(format.width, 0.0f);
     made.out = HostMatrix::Zeros(outputs, format.width);
-    weights.push_back(std::move(made));
+    weights.groups.push_back(std::move(made));
   }
   return weights;
 }
