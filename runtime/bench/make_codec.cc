@@ -92,7 +92,7 @@ absl::StatusOr<Made<AludelEncoderWeights, AludelDecoderWeights>> MakeAludel(cons
   std::mt19937_64 random(options.seed);
   for (const AludelGroup& group : shape.groups) {
     made.encoder.push_back(RandomEncoder(config, group, random));
-    made.decoder.push_back(RandomDecoder(config, group, width, random));
+    made.decoder.groups.push_back(RandomDecoder(config, group, width, random));
   }
   made.format.name = absl::StrCat("aludel-p", options.recomputed_layers);
   made.format.kind = ArtifactKind::kAludel;

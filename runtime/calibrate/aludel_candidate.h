@@ -29,7 +29,7 @@ struct AludelCandidate {
   AludelEncoderWeights encoder;
   std::vector<FittedDecoder> decoders;         // [consumers]
   std::vector<HandoffProbe::Result> measured;  // [consumers]
-  double end_share = 0;                        // of held-out prompts, see AludelShape
+  CodeRange range;                             // of held-out prompts
   std::vector<LatentSpectrum> spectra;         // [groups]; empty where the encoder was there before
 
   // Of the worst consumer. The bound is what a promise needs: the mean over some held-out prompts is as

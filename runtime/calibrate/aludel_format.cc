@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "runtime/calibrate/calibration_setup.h"
+#include "runtime/codec/aludel/code_range.h"
 #include "runtime/codec/aludel/weight_files.h"
 #include "runtime/codec/artifact/artifact_files.h"
 #include "runtime/status_macros.h"
@@ -128,8 +129,15 @@ absl::StatusOr<OldFormat> LoadOldFormat(const AludelJob& job, const std::optiona
     return absl::FailedPreconditionError(absl::StrCat("format \"", name, "\" is of another preset"));
   }
   OldFormat found{.shape = format->aludel};
-  found.shape.end_share.reset();  // what is measured is to be seen whatever its codes
+  found.shape.range.reset();  // what is measured is to be seen whatever its codes
   ALUDEL_ASSIGN_OR_RETURN(found.encoder, LoadAludelEncoder(*old, *format, config.kv_dim(), config.hidden));
+  if (!format->decoders.empty()) {
+    // What the encoder's latents leave to side information is the same for all of its consumers.
+    ALUDEL_ASSIGN_OR_RETURN(
+        AludelDecoderWeights any,
+        LoadAludelDecoder(*old, *format, format->decoders.front(), config.kv_dim(), config.hidden));
+    found.side = std::move(any.side);
+  }
   if (!job.retune) return found;
   for (const std::string& consumer : models.consumers) {
     ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* entry,
@@ -165,8 +173,10 @@ absl::StatusOr<std::string> SaveFormat(const AludelJob& job, const std::optional
   format.kind = ArtifactKind::kAludel;
   format.aludel = outcome.chosen.shape;
   // Of an extended format: what its encoder has met so far is no stranger, and neither is this job's text.
-  format.aludel.end_share =
-      std::max(outcome.chosen.end_share, extended == nullptr ? 0.0 : extended->aludel.end_share.value_or(0));
+  format.aludel.range = outcome.chosen.range;
+  if (extended != nullptr && extended->aludel.range.has_value()) {
+    format.aludel.range = Union(outcome.chosen.range, *extended->aludel.range);
+  }
   ALUDEL_RETURN_IF_ERROR(FillNotes(job, extended, outcome, &format));
   if (extended == nullptr) {
     ALUDEL_ASSIGN_OR_RETURN(format.encoder, writer.AddEncoder(name, outcome.chosen.encoder));

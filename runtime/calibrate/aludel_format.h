@@ -32,6 +32,7 @@ struct ModelHashes {
 struct OldFormat {
   AludelShape shape;
   AludelEncoderWeights encoder;
+  HostMatrix side;                             // of its decoders
   std::vector<AludelDecoderWeights> decoders;  // [consumers] for --retune, else none
 };
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/device_health.h"
-#include "runtime/calibrate/aludel/end_share_meter.h"
+#include "runtime/calibrate/aludel/code_range_meter.h"
 #include "runtime/calibrate/aludel_candidate.h"
 #include "runtime/calibrate/aludel_format.h"
 #include "runtime/calibrate/aludel_inputs.h"
@@ -77,13 +77,9 @@ class AludelFitter : public CandidateFitter {
     candidate.encoder = std::move(old.encoder);
     old_decoders_ = std::move(old.decoders);
     AludelAnalysis analysis;
-    for (size_t c = 0; c < inputs_.consumers.size(); ++c) {
-      analysis.metrics.emplace_back();
-      for (const AludelGroup& group : candidate.shape.groups) {
-        ALUDEL_ASSIGN_OR_RETURN(TargetMetric metric, MetricOf(inputs_.states, c, group, job_.options));
-        analysis.metrics.back().push_back(std::move(metric));
-      }
-    }
+    analysis.side = std::move(old.side);
+    ALUDEL_ASSIGN_OR_RETURN(analysis.metrics,
+                            MetricsOf(inputs_.states, candidate.shape.groups, job_.options));
     ALUDEL_RETURN_IF_ERROR(FitDecoders(analysis, &candidate));
     ALUDEL_RETURN_IF_ERROR(Measure(&candidate));
     Report(candidate);
@@ -93,7 +89,7 @@ class AludelFitter : public CandidateFitter {
   absl::Status Measure(AludelCandidate* candidate) override {
     clock_.Begin(Stage::kMeasurement);
     candidate->measured.clear();
-    EndShareMeter ends(candidate->shape, candidate->encoder);
+    CodeRangeMeter codes(candidate->shape, candidate->encoder);
     ALUDEL_ASSIGN_OR_RETURN(const auto encoder, MakeAludelEncoders("candidate", "", candidate->shape,
                                                                    candidate->encoder, *inputs_.producer));
     for (size_t c = 0; c < inputs_.consumers.size(); ++c) {
@@ -103,10 +99,10 @@ class AludelFitter : public CandidateFitter {
       ALUDEL_ASSIGN_OR_RETURN(
           const HandoffProbe::Result result,
           inputs_.probes[c]->Measure(*encoder, *decoder,
-                                     [&ends](const StoredFrame& frame) { return ends.Add(frame); }));
+                                     [&codes](const StoredFrame& frame) { return codes.Add(frame); }));
       candidate->measured.push_back(result);
     }
-    candidate->end_share = ends.largest();
+    candidate->range = codes.range();
     return absl::OkStatus();
   }
 
@@ -149,7 +145,7 @@ class AludelFitter : public CandidateFitter {
       ALUDEL_ASSIGN_OR_RETURN(
           TrainedDecoder decoder,
           TrainAludelDecoder(candidate->encoder, candidate->shape, inputs_.states, c, analysis.metrics[c],
-                             inputs_.consumers[c]->config(), options, ProgressOf(bar_)));
+                             analysis.side, inputs_.consumers[c]->config(), options, ProgressOf(bar_)));
       trained.push_back(std::move(decoder));
     }
     std::vector<TuningResult> tuned;
@@ -178,10 +174,11 @@ class AludelFitter : public CandidateFitter {
   // What is there of it, for --retune.
   TrainedDecoder OldDecoder(const AludelCandidate& candidate, size_t consumer,
                             const std::vector<TargetMetric>& metrics) {
-    return UnfoldDecoder(std::move(old_decoders_[consumer]),
-                         MeasureDecoderInputs(candidate.encoder, candidate.shape, *inputs_.states.producer,
-                                              *inputs_.states.consumers[consumer]),
-                         metrics);
+    AludelDecoderWeights& old = old_decoders_[consumer];
+    std::vector<InputScale> scales =
+        MeasureDecoderInputs(candidate.encoder, candidate.shape, old.side, *inputs_.states.producer,
+                             *inputs_.states.consumers[consumer]);
+    return UnfoldDecoder(std::move(old), std::move(scales), metrics);
   }
 
   void Report(const AludelCandidate& candidate) {
@@ -221,7 +218,7 @@ absl::StatusOr<AludelCandidate> Search(const AludelJob& job, const AludelInputs&
 // Linear decoders learn from more prompts by corrections of low rank, unless all weights are asked for.
 bool TunesByPassages(const AludelJob& job, const OldFormat& old, const AludelInputs& inputs) {
   const auto linear = [](const AludelDecoderWeights& decoder) {
-    return std::all_of(decoder.begin(), decoder.end(),
+    return std::all_of(decoder.groups.begin(), decoder.groups.end(),
                        [](const AludelDecoderGroup& group) { return group.hidden.rows == 0; });
   };
   return !inputs.more_prompts.empty() && job.options.passages.rank > 0 && job.options.tuning.passes <= 0 &&
@@ -269,6 +266,10 @@ absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
   if (inputs.most_recomputed < -1 || inputs.most_recomputed > config.layers - 2) {
     return absl::InvalidArgumentError(absl::StrFormat("--recomputed-layers is %d, want -1 to %d",
                                                       inputs.most_recomputed, config.layers - 2));
+  }
+  if (job.options.side_rank > config.hidden) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--side-rank is %d, want at most %d, the width of the models", job.options.side_rank, config.hidden));
   }
   std::string groups;
   {

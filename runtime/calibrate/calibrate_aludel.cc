@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/calibrate/aludel/fit_decays.h"
+#include "runtime/calibrate/aludel/fit_side.h"
 #include "runtime/codec/aludel/latent_packing.h"
 #include "runtime/codec/artifact/weight_file.h"
 #include "runtime/evaluate/compute_share.h"
@@ -20,11 +21,19 @@ constexpr int kUniformBits = 4;
 class InputReader {
  public:
   InputReader(const AludelEncoderGroup& encoder, const AludelShape& shape, const AludelGroup& group,
-              const StateFile& producer, const StateFile& consumer)
-      : encoder_(encoder), shape_(shape), group_(group), producer_(producer), consumer_(consumer) {}
+              const HostMatrix& directions, const StateFile& producer, const StateFile& consumer)
+      : encoder_(encoder),
+        shape_(shape),
+        group_(group),
+        directions_(directions),
+        producer_(producer),
+        consumer_(consumer) {}
 
   int64_t rank() const { return encoder_.matrix.rows; }
-  int64_t side() const { return shape_.has_side() ? consumer_.layout().hidden : 0; }
+  int64_t side() const {
+    if (!shape_.has_side()) return 0;
+    return directions_.rows > 0 ? directions_.rows : consumer_.layout().hidden;
+  }
   int64_t inputs() const { return side() + rank(); }
 
   // Rows [begin, begin + count), row-major [count, inputs].
@@ -35,10 +44,11 @@ class InputReader {
     std::vector<uint8_t> bytes(MaxPackedBytes(encoder_.grid, LatentPacking::kFixed, count));
     PackLatents(z.data(), count, encoder_.grid, LatentPacking::kFixed, absl::MakeSpan(bytes));
     ALUDEL_CHECK(UnpackLatents(bytes, count, encoder_.grid, LatentPacking::kFixed, z.data()).ok());
+    if (side() > 0) {
+      ReadSide(consumer_, shape_.recomputed_layers, directions_, begin, count, /*stride=*/1, u, inputs());
+    }
     for (int64_t t = 0; t < count; ++t) {
-      float* row = u + t * inputs();
-      if (side() > 0) consumer_.Read(begin + t, consumer_.layout().h(shape_.recomputed_layers), side(), row);
-      std::copy_n(z.data() + t * rank(), rank(), row + side());
+      std::copy_n(z.data() + t * rank(), rank(), u + t * inputs() + side());
     }
   }
 
@@ -46,6 +56,7 @@ class InputReader {
   const AludelEncoderGroup& encoder_;
   const AludelShape& shape_;
   const AludelGroup& group_;
+  const HostMatrix& directions_;
   const StateFile& producer_;
   const StateFile& consumer_;
 };
@@ -202,6 +213,11 @@ void EqualiseEnergy(EncoderFit* fit) {
 
 }  // namespace
 
+int64_t SideColumns(const ModelConfig& config, const AludelOptions& options) {
+  if (options.recomputed_layers < 0) return 0;
+  return options.side_rank > 0 ? options.side_rank : config.hidden;
+}
+
 std::vector<AludelGroup> MakeGroups(const ModelConfig& config, int recomputed_layers, int group_layers) {
   const int first = recomputed_layers + 1;
   const int coded = config.layers - first;
@@ -275,19 +291,38 @@ absl::StatusOr<TargetMetric> MetricOf(const AludelStates& states, size_t consume
   return metric;
 }
 
+absl::StatusOr<std::vector<std::vector<TargetMetric>>> MetricsOf(const AludelStates& states,
+                                                                 const std::vector<AludelGroup>& groups,
+                                                                 const AludelOptions& options) {
+  std::vector<std::vector<TargetMetric>> metrics(states.consumers.size());
+  for (size_t c = 0; c < metrics.size(); ++c) {
+    for (const AludelGroup& group : groups) {
+      ALUDEL_ASSIGN_OR_RETURN(TargetMetric metric, MetricOf(states, c, group, options));
+      metrics[c].push_back(std::move(metric));
+    }
+  }
+  return metrics;
+}
+
 absl::StatusOr<AludelAnalysis> AnalyzeAludel(const AludelStates& states, const ModelConfig& config,
                                              const std::vector<AludelGroup>& groups,
                                              const AludelOptions& options, double bytes_per_token,
                                              const CalibrationProgress& progress) {
   AludelAnalysis analysis;
-  analysis.metrics.resize(states.consumers.size());
+  ALUDEL_ASSIGN_OR_RETURN(analysis.metrics, MetricsOf(states, groups, options));
+  if (options.side_rank > 0 && options.recomputed_layers >= 0) {
+    if (!progress("fit side information", 0, 1)) return absl::CancelledError("calibration was interrupted");
+    std::vector<SideTarget> targets;
+    for (size_t c = 0; c < states.consumers.size(); ++c) {
+      targets.push_back({states.consumers[c].get(), &analysis.metrics[c]});
+    }
+    ALUDEL_ASSIGN_OR_RETURN(analysis.side,
+                            FitSideDirections(targets, options.recomputed_layers, groups, options.side_rank,
+                                              options.encoder.ridge, options.encoder.max_rows));
+  }
   for (size_t g = 0; g < groups.size(); ++g) {
     if (!progress("fit encoders", static_cast<int64_t>(g), static_cast<int64_t>(groups.size()))) {
       return absl::CancelledError("calibration was interrupted");
-    }
-    for (size_t c = 0; c < states.consumers.size(); ++c) {
-      ALUDEL_ASSIGN_OR_RETURN(TargetMetric metric, MetricOf(states, c, groups[g], options));
-      analysis.metrics[c].push_back(std::move(metric));
     }
     const TargetMetric own = MeasureMetric(*states.producer, groups[g], options.encoder.max_rows);
     std::vector<EncoderTarget> targets;
@@ -297,9 +332,10 @@ absl::StatusOr<AludelAnalysis> AnalyzeAludel(const AludelStates& states, const M
         targets.push_back({states.consumers[c].get(), &analysis.metrics[c][g]});
       }
     }
-    ALUDEL_ASSIGN_OR_RETURN(EncoderFit fit,
-                            FitEncoder(*states.producer, targets, options.recomputed_layers, groups[g],
-                                       MostRank(bytes_per_token, config, groups, options), options.encoder));
+    ALUDEL_ASSIGN_OR_RETURN(
+        EncoderFit fit,
+        FitEncoder(*states.producer, targets, options.recomputed_layers, analysis.side, groups[g],
+                   MostRank(bytes_per_token, config, groups, options), options.encoder));
     analysis.energies.push_back(fit.energy);
     if (options.allocation == BitAllocation::kUniform) EqualiseEnergy(&fit);
     analysis.samples.push_back(SampleLatents(fit.matrix, fit.side, fit.offset, *states.producer,
@@ -346,29 +382,29 @@ AludelEncoderWeights QuantizeTo(double bytes_per_token, const AludelAnalysis& an
 }
 
 std::vector<InputScale> MeasureDecoderInputs(const AludelEncoderWeights& encoder, const AludelShape& shape,
-                                             const StateFile& producer, const StateFile& consumer) {
+                                             const HostMatrix& directions, const StateFile& producer,
+                                             const StateFile& consumer) {
   std::vector<InputScale> scales;
   for (size_t g = 0; g < encoder.size(); ++g) {
-    const InputReader reader(encoder[g], shape, shape.groups[g], producer, consumer);
+    const InputReader reader(encoder[g], shape, shape.groups[g], directions, producer, consumer);
     scales.push_back(MeasureInputs(reader, TrainingRows(consumer)));
   }
   return scales;
 }
 
-absl::StatusOr<TrainedDecoder> TrainAludelDecoder(const AludelEncoderWeights& encoder,
-                                                  const AludelShape& shape, const AludelStates& states,
-                                                  size_t consumer_index,
-                                                  const std::vector<TargetMetric>& metrics,
-                                                  const ModelConfig& config, const AludelOptions& options,
-                                                  const CalibrationProgress& progress) {
+absl::StatusOr<TrainedDecoder> TrainAludelDecoder(
+    const AludelEncoderWeights& encoder, const AludelShape& shape, const AludelStates& states,
+    size_t consumer_index, const std::vector<TargetMetric>& metrics, const HostMatrix& directions,
+    const ModelConfig& config, const AludelOptions& options, const CalibrationProgress& progress) {
   const StateFile& consumer = *states.consumers[consumer_index];
   TrainedDecoder decoder;
-  decoder.scales = MeasureDecoderInputs(encoder, shape, *states.producer, consumer);
+  decoder.side = directions;
+  decoder.scales = MeasureDecoderInputs(encoder, shape, directions, *states.producer, consumer);
   decoder.width = DecoderWidth(options, config, shape);
   const int64_t train_rows = TrainingRows(consumer);
   for (size_t g = 0; g < encoder.size(); ++g) {
     const AludelGroup& group = shape.groups[g];
-    const InputReader reader(encoder[g], shape, group, *states.producer, consumer);
+    const InputReader reader(encoder[g], shape, group, directions, *states.producer, consumer);
     const InputScale& scale = decoder.scales[g];
     std::vector<float> weights;
     if (!states.sensitivities.empty()) {
@@ -425,7 +461,7 @@ std::vector<TuningText::Inputs> DecoderInputs(const AludelEncoderWeights& encode
                                               const StateFile& consumer) {
   std::vector<TuningText::Inputs> inputs;
   for (size_t g = 0; g < encoder.size(); ++g) {
-    const InputReader reader(encoder[g], shape, shape.groups[g], producer, consumer);
+    const InputReader reader(encoder[g], shape, shape.groups[g], decoder.side, producer, consumer);
     inputs.push_back([reader, &scale = decoder.scales[g]](int64_t begin, int64_t count, float* u) {
       reader.Read(begin, count, u);
       scale.Apply(count, u);

@@ -53,7 +53,8 @@ struct AludelOptions {
   // MLP's width. 0: see SensibleShare.
   double compute_share = 0;
   LatentPacking packing = LatentPacking::kRans;
-  int planes = 4;                  // with LatentPacking::kEmbedded
+  int planes = 4;         // with LatentPacking::kEmbedded
+  int64_t side_rank = 0;  // directions of H that are side information, see FitSideDirections; 0: all of H
   double sensitivity_blend = 0.2;  // see AddSensitivity
   EncoderOptions encoder;
   EncoderSource encoder_source = EncoderSource::kConsumers;
@@ -73,6 +74,9 @@ inline int64_t TuningPasses(const AludelOptions& options) {
   if (options.tuning.passes >= 0) return options.tuning.passes;
   return options.linear ? 0 : 2;
 }
+
+// Of side information, among the inputs of a new fit's decoders.
+int64_t SideColumns(const ModelConfig& config, const AludelOptions& options);
 
 // Wider groups cost covariances that no host holds (8B, all layers: 17 GB each).
 inline constexpr int64_t kMaxGroupColumns = 8192;
@@ -105,8 +109,14 @@ std::vector<float> RowWeights(const std::vector<int32_t>& ids, const Sensitivity
 absl::StatusOr<TargetMetric> MetricOf(const AludelStates& states, size_t consumer, const AludelGroup& group,
                                       const AludelOptions& options);
 
+// Of all consumers and groups.
+absl::StatusOr<std::vector<std::vector<TargetMetric>>> MetricsOf(const AludelStates& states,
+                                                                 const std::vector<AludelGroup>& groups,
+                                                                 const AludelOptions& options);
+
 // Encoders of every group before they are cut to a rate, and the metric of every consumer's targets.
 struct AludelAnalysis {
+  HostMatrix side;                                 // S of weights.h, empty: all of H
   std::vector<EncoderFit> encoders;                // [groups]
   std::vector<std::vector<double>> energies;       // [groups] of latents, not yet made equal by uniform bits
   std::vector<LatentSample> samples;               // [groups]
@@ -127,16 +137,18 @@ AludelEncoderWeights QuantizeAt(float step, const AludelAnalysis& analysis, Alud
 double EstimateBytes(const AludelEncoderWeights& encoder, LatentPacking packing,
                      absl::Span<const LatentSample> samples);
 
-// Mean and deviation of every group's decoder inputs, over the rows that decoders train on.
+// Mean and deviation of every group's decoder inputs, over the rows that decoders train on. `directions`: S of weights.h.
 std::vector<InputScale> MeasureDecoderInputs(const AludelEncoderWeights& encoder, const AludelShape& shape,
-                                             const StateFile& producer, const StateFile& consumer);
+                                             const HostMatrix& directions, const StateFile& producer,
+                                             const StateFile& consumer);
 
 // The decoder of states.consumers[consumer] for quantized codes of `encoder`, trained under L2 loss. The last
 // rows of the states, a tenth, are held out and measured.
 absl::StatusOr<TrainedDecoder> TrainAludelDecoder(const AludelEncoderWeights& encoder,
                                                   const AludelShape& shape, const AludelStates& states,
                                                   size_t consumer, const std::vector<TargetMetric>& metrics,
-                                                  const ModelConfig& config, const AludelOptions& options,
+                                                  const HostMatrix& directions, const ModelConfig& config,
+                                                  const AludelOptions& options,
                                                   const CalibrationProgress& progress);
 
 // Rows of the states that TrainAludelDecoder trains on.

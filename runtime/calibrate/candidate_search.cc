@@ -23,7 +23,7 @@ absl::StatusOr<double> CoarsestBytes(const AludelCandidate& from, const SearchGo
     AludelCandidate trial = from;
     for (size_t g = 0; g < trial.encoder.size(); ++g) {
       trial.encoder[g].grid.step *= static_cast<float>(factor);
-      for (FittedDecoder& decoder : trial.decoders) decoder.weights[g].grid = trial.encoder[g].grid;
+      for (FittedDecoder& decoder : trial.decoders) decoder.weights.groups[g].grid = trial.encoder[g].grid;
     }
     ALUDEL_RETURN_IF_ERROR(fitter.Measure(&trial));
     if (trial.kl_bound() <= goal.max_kl) {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "runtime/calibrate/aludel/end_share_meter.h"
+#include "runtime/calibrate/aludel/code_range_meter.h"
 #include "runtime/calibrate/aludel/kvtc.h"
 #include "runtime/calibrate/calibration_setup.h"
 #include "runtime/calibrate/handoff_probe.h"
@@ -137,13 +137,13 @@ class KvtcCalibration {
 
   absl::Status Fit(int64_t bytes) {
     encoder_.clear();
-    decoder_.clear();
+    decoder_.groups.clear();
     for (size_t g = 0; g < bases_.size(); ++g) {
       const WidthPlan plan = ChooseWidths(samples_[g], bases_[g].axes.rows, bytes);
       KvtcGroup group = MakeKvtcGroup(bases_[g], plan);
       shape_.groups[g].rank = group.encoder.matrix.rows;
       encoder_.push_back(std::move(group.encoder));
-      decoder_.push_back(std::move(group.decoder));
+      decoder_.groups.push_back(std::move(group.decoder));
     }
     std::vector<LatentSample> samples;
     for (size_t g = 0; g < encoder_.size(); ++g) {
@@ -158,11 +158,11 @@ class KvtcCalibration {
                             MakeAludelEncoders("candidate", "", shape_, encoder_, *producer_));
     ALUDEL_ASSIGN_OR_RETURN(const auto decoder,
                             MakeAludelDecoders("candidate", "", shape_, decoder_, *consumer_));
-    EndShareMeter ends(shape_, encoder_);
-    ALUDEL_ASSIGN_OR_RETURN(measured_, probe_->Measure(*encoder, *decoder, [&ends](const StoredFrame& frame) {
-      return ends.Add(frame);
-    }));
-    end_share_ = ends.largest();
+    CodeRangeMeter codes(shape_, encoder_);
+    ALUDEL_ASSIGN_OR_RETURN(
+        measured_,
+        probe_->Measure(*encoder, *decoder, [&codes](const StoredFrame& frame) { return codes.Add(frame); }));
+    range_ = codes.range();
     if (StopAsked()) return absl::CancelledError("calibration was interrupted");
     return absl::OkStatus();
   }
@@ -181,7 +181,7 @@ class KvtcCalibration {
     }
     format.kind = ArtifactKind::kAludel;
     format.aludel = shape_;
-    format.aludel.end_share = end_share_;
+    format.aludel.range = range_;
     ALUDEL_ASSIGN_OR_RETURN(format.notes["data"], DescribeData(job_.base.data));
     format.notes["prompts"] = absl::StrFormat("%d fitted (%d tokens), %d held out", prompts_.train.size(),
                                               TokenCount(prompts_.train), prompts_.held_out.size());
@@ -213,7 +213,7 @@ class KvtcCalibration {
   AludelEncoderWeights encoder_;
   AludelDecoderWeights decoder_;
   HandoffProbe::Result measured_;
-  double end_share_ = 0;
+  CodeRange range_;
 };
 
 }  // namespace

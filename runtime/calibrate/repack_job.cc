@@ -10,9 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "runtime/calibrate/aludel/end_share_meter.h"
+#include "runtime/calibrate/aludel/code_range_meter.h"
 #include "runtime/calibrate/aludel/fit_decays.h"
 #include "runtime/calibrate/calibration_setup.h"
+#include "runtime/codec/aludel/code_range.h"
 #include "runtime/codec/aludel/encode.h"
 #include "runtime/codec/aludel/latent_packing.h"
 #include "runtime/codec/aludel/weight_files.h"
@@ -165,17 +166,17 @@ class Repacking {
     return absl::OkStatus();
   }
 
-  // Of held-out prompts; with their codes the shape's share at ends may rise.
+  // Of held-out prompts; with their codes the shape's range may widen.
   absl::StatusOr<double> BytesPerToken(const AludelEncoderWeights& encoder, AludelShape* shape) {
     double bytes = 0, tokens = 0;
-    EndShareMeter ends(*shape, encoder);
+    CodeRangeMeter codes(*shape, encoder);
     const auto measure = [&](const FrameStore& frames) -> absl::Status {
       bytes += static_cast<double>(frames.total_bytes());
-      for (const StoredFrame& frame : frames.frames()) ALUDEL_RETURN_IF_ERROR(ends.Add(frame));
+      for (const StoredFrame& frame : frames.frames()) ALUDEL_RETURN_IF_ERROR(codes.Add(frame));
       return absl::OkStatus();
     };
     ALUDEL_RETURN_IF_ERROR(Encode(*shape, encoder, "measure bytes", prompts_.held_out, measure));
-    shape->end_share = std::max(ends.largest(), shape->end_share.value_or(0));
+    shape->range = Union(codes.range(), shape->range.value_or(CodeRange()));
     for (const std::vector<int32_t>& prompt : prompts_.held_out) tokens += static_cast<double>(prompt.size());
     return bytes / tokens;
   }

@@ -87,7 +87,7 @@ absl::Status Sharer::TryFormat(Transformer& producer, const Transformer& adapted
                           LoadAludelDecoder(*manifest_, *format, of_base, config.kv_dim(), config.hidden));
   ALUDEL_ASSIGN_OR_RETURN(const auto encoder, OpenEncoders(format->name, manifest_->directory, producer));
   AludelShape shape = format->aludel;
-  shape.end_share.reset();  // its loss is to be seen whatever the codes
+  shape.range.reset();  // its loss is to be seen whatever the codes
   ALUDEL_ASSIGN_OR_RETURN(const auto decoder, MakeAludelDecoders(format->name, format->encoder.sha256,
                                                                  std::move(shape), weights, adapted));
   ALUDEL_ASSIGN_OR_RETURN(const HandoffProbe::Result measured, probe.Measure(*encoder, *decoder));

@@ -78,9 +78,10 @@ void InputScale::Apply(int64_t rows, float* u) const {
 
 AludelDecoderWeights FoldDecoder(TrainedDecoder decoder, const AludelEncoderWeights& encoder,
                                  const std::vector<TargetMetric>& metrics) {
-  AludelDecoderWeights weights;
+  AludelDecoderWeights weights{std::move(decoder.side), {}};
   for (size_t g = 0; g < decoder.nets.size(); ++g) {
-    weights.push_back(Fold(std::move(decoder.nets[g]), decoder.scales[g], metrics[g], encoder[g].grid));
+    weights.groups.push_back(
+        Fold(std::move(decoder.nets[g]), decoder.scales[g], metrics[g], encoder[g].grid));
   }
   return weights;
 }
@@ -88,9 +89,10 @@ AludelDecoderWeights FoldDecoder(TrainedDecoder decoder, const AludelEncoderWeig
 TrainedDecoder UnfoldDecoder(AludelDecoderWeights weights, std::vector<InputScale> scales,
                              const std::vector<TargetMetric>& metrics) {
   TrainedDecoder decoder;
-  for (size_t g = 0; g < weights.size(); ++g) {
-    decoder.width = weights[g].hidden.rows;
-    decoder.nets.push_back(Unfold(std::move(weights[g]), scales[g], metrics[g]));
+  decoder.side = std::move(weights.side);
+  for (size_t g = 0; g < weights.groups.size(); ++g) {
+    decoder.width = weights.groups[g].hidden.rows;
+    decoder.nets.push_back(Unfold(std::move(weights.groups[g]), scales[g], metrics[g]));
   }
   decoder.scales = std::move(scales);
   return decoder;

@@ -26,6 +26,7 @@ struct LayerLoss {
 // A consumer's decoders on their way. The nets take standardized inputs and give (y - mean) / scale of the
 // metrics, without their roots.
 struct TrainedDecoder {
+  HostMatrix side;               // S of weights.h
   std::vector<DecoderNet> nets;  // [groups], as all vectors here
   std::vector<InputScale> scales;
   std::vector<double> train_error, held_out_error;  // before tuning; empty where it was not trained here

@@ -162,10 +162,10 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view f
   if (entry->kind == ArtifactKind::kAludel) {
     ALUDEL_ASSIGN_OR_RETURN(const AludelDecoderWeights weights,
                             LoadAludelDecoder(manifest, *entry, *decoder, config.kv_dim(), config.hidden));
-    for (const auto& group : weights) ALUDEL_RETURN_IF_ERROR(CheckPlanes(named, &group.grid));
+    for (const auto& group : weights.groups) ALUDEL_RETURN_IF_ERROR(CheckPlanes(named, &group.grid));
     AludelShape shape = entry->aludel;
     shape.planes = named.planes;
-    if (range_check == RangeCheck::kOff) shape.end_share.reset();
+    if (range_check == RangeCheck::kOff) shape.range.reset();
     return Named(
         MakeAludelDecoders(std::string(format), hash, std::move(shape), weights, consumer, named.base_planes),
         *decoder);

@@ -18,7 +18,7 @@ namespace aludel {
 absl::StatusOr<std::unique_ptr<EncoderFactory>> OpenEncoders(absl::string_view format,
                                                              const std::string& artifact,
                                                              const Transformer& producer);
-// Whether decoders fail prompts that are unlike what their codec was fitted to (AludelShape::end_share), as servers want. What
+// Whether decoders fail prompts that are unlike what their codec was fitted to (AludelShape::range), as servers want. What
 // measures codecs wants to see what these lose.
 enum class RangeCheck : uint8_t { kOn, kOff };
 // `adapter_hash`: for sequences of that adapter over the model (LoraWeights::hash()); "": for the model alone.

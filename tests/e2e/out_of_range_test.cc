@@ -25,12 +25,13 @@ constexpr char kFallbacks[] = "aludel_fallbacks_total{reason=\"out_of_range\"}";
 constexpr int64_t kKvDim = 128, kHidden = 256;
 
 // The demo's format alone, with latents so many times as large as they were when its ranges were made: as of prompts that are
-// as much unlike those.
-std::string ScaledCodec(const std::string& name, float times) {
+// as much unlike those. `digits`: what calibration is to have seen.
+std::string ScaledCodec(const std::string& name, float times, const std::vector<double>& digits) {
   const std::string directory = absl::StrCat(::testing::TempDir(), "/", name);
   std::filesystem::remove_all(directory);
   const ArtifactManifest demo = LoadArtifactManifest("deploy/demo/codec").value();
   ArtifactFormat format = **demo.Find(kFormat);
+  format.aludel.range.value().digits = digits;
   AludelEncoderWeights encoder = LoadAludelEncoder(demo, format, kKvDim, kHidden).value();
   for (AludelEncoderGroup& group : encoder) {
     for (std::vector<float>* const values : {&group.matrix.values, &group.side.values, &group.offset}) {
@@ -48,10 +49,10 @@ std::string ScaledCodec(const std::string& name, float times) {
 
 class OutOfRange : public ::testing::Test {
  protected:
-  void Start(float times) {
+  void Start(float times, const std::vector<double>& digits = {}) {
     FleetOptions options;
     options.decode_model = "deploy/demo/chat";
-    artifact_ = ScaledCodec("out_of_range_codec", times);
+    artifact_ = ScaledCodec("out_of_range_codec", times, digits);
     options.codec = absl::StrCat("artifact: '", artifact_, "' formats: ['", kFormat, "']");
     fleet_ = std::make_unique<Fleet>(options);
     ASSERT_TRUE(fleet_->Start());
@@ -83,6 +84,19 @@ TEST_F(OutOfRange, APromptIsAnsweredAsByLocalPrefill) {
   EXPECT_TRUE(fleet_->DecodeIsIdle());
   EXPECT_TRUE(fleet_->PrefillIsIdle());
   EXPECT_TRUE(fleet_->WaitPrefillState("ready")) << "no fault of the prefill server's";
+}
+
+TEST_F(OutOfRange, SoIsOneWhoseCodesAreLargerThanCalibrationSaw) {
+  Start(1, {0.1});
+  const std::vector<int32_t> prompt = DemoPrompts(1)[0];
+  ASSERT_GT(prompt.size(), 80u) << "less than 64 tokens behind the head tell nothing";
+  const Answer answer = fleet_->Ask(Fleet::Request(prompt, 2, kFormat));
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.started.plan(), "fallback");
+  EXPECT_THAT(
+      answer.started.fallback_reason(),
+      AllOf(HasSubstr("OUT_OF_RANGE: layers 3-7: codes have "),
+            HasSubstr(" binary digits on average (artifact expects at most 0.100, and 0.110 are taken)")));
 }
 
 TEST_F(OutOfRange, OrdinaryPromptsAreHandedOver) {

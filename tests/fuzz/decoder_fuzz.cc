@@ -56,7 +56,7 @@ std::unique_ptr<DecoderFactory> Aludel(std::string name, LatentPacking packing, 
   shape.head_tokens = 2;
   shape.packing = packing;
   shape.planes = planes;
-  shape.end_share = 1;  // codes at ends are counted, and never too many
+  shape.range = {{1, {16}}};  // codes are counted, and never too many or too large
   shape.groups = {{recomputed_layers + 1, config.layers - recomputed_layers - 1, 6}};
   const int64_t side = shape.has_side() ? config.hidden : 0;
   const int64_t outputs = shape.groups[0].layers * 2 * config.kv_dim();

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/check.h"
+#include "runtime/calibrate/aludel/fit_side.h"
 #include "runtime/calibrate/fit/dense.h"
 #include "runtime/codec/aludel/latent_packing.h"
 #include "runtime/codec/frame.h"
@@ -15,62 +16,75 @@ namespace {
 constexpr int64_t kChunk = 512;
 constexpr int64_t kTypicalTokens = 256;  // of a frame
 
-// Features of one group: the producer's [K V] of its layers, then its H of the recomputed layer.
+// Features of one group: the producer's [K V] of its layers, then its H of the recomputed layer or directions of it.
 struct Features {
   const StateFile& states;
   int recomputed_layers;
   AludelGroup group;
+  const HostMatrix& directions;  // empty: all of H
 
   int64_t main() const { return group.layers * 2 * states.layout().kv_dim; }
-  int64_t side() const { return recomputed_layers >= 0 ? states.layout().hidden : 0; }
+  int64_t side() const {
+    if (recomputed_layers < 0) return 0;
+    return directions.rows > 0 ? directions.rows : states.layout().hidden;
+  }
   int64_t count() const { return main() + side(); }
-  void Read(int64_t row, float* out) const {
-    states.Read(row, states.layout().kv(group.first_layer), main(), out);
-    if (side() > 0) states.Read(row, states.layout().h(recomputed_layers), side(), out + main());
+  // Rows first, first + stride, ..., [rows, count()].
+  std::vector<float> Read(int64_t first, int64_t rows, int64_t stride) const {
+    std::vector<float> x(rows * count());
+    for (int64_t t = 0; t < rows; ++t) {
+      states.Read(first + t * stride, states.layout().kv(group.first_layer), main(), x.data() + t * count());
+    }
+    if (side() > 0) {
+      ReadSide(states, recomputed_layers, directions, first, rows, stride, x.data() + main(), count());
+    }
+    return x;
   }
 };
 
 std::vector<float> MeanOf(const Features& features, const RowStride& rows) {
-  std::vector<double> sum(features.count());
-  std::vector<float> row(features.count());
-  for (int64_t i = 0; i < rows.rows; ++i) {
-    features.Read(i * rows.stride, row.data());
-    for (size_t j = 0; j < row.size(); ++j) sum[j] += row[j];
+  const int64_t columns = features.count();
+  std::vector<double> sum(columns);
+  for (int64_t begin = 0; begin < rows.rows; begin += kChunk) {
+    const int64_t count = std::min(kChunk, rows.rows - begin);
+    const std::vector<float> x = features.Read(begin * rows.stride, count, rows.stride);
+    for (int64_t i = 0; i < count * columns; ++i) sum[i % columns] += x[i];
   }
-  std::vector<float> mean(row.size());
-  for (size_t j = 0; j < row.size(); ++j)
-    mean[j] = static_cast<float>(sum[j] / static_cast<double>(rows.rows));
+  std::vector<float> mean;
+  for (const double value : sum) mean.push_back(static_cast<float>(value / static_cast<double>(rows.rows)));
   return mean;
 }
 
 // Targets of every consumer side by side, in their metrics. [count, sum of outputs]
-std::vector<float> ReadTargets(absl::Span<const EncoderTarget> targets, const AludelGroup& group,
-                               int64_t first, int64_t count, int64_t stride) {
+std::vector<float> ReadJointTargets(absl::Span<const EncoderTarget> targets, const AludelGroup& group,
+                                    int64_t first, int64_t count, int64_t stride) {
   int64_t columns = 0;
   for (const EncoderTarget& target : targets) columns += target.metric->outputs();
   std::vector<float> joint(count * columns);
   int64_t at = 0;
   for (const EncoderTarget& target : targets) {
     const int64_t n = target.metric->outputs();
-    const StateLayout& layout = target.states->layout();
-    std::vector<float> y(count * n);
-    for (int64_t t = 0; t < count; ++t) {
-      target.states->Read((first + t) * stride, layout.kv(group.first_layer), n, y.data() + t * n);
-    }
-    target.metric->Apply(y.data(), count);
+    const std::vector<float> y = ReadTargets(*target.states, *target.metric, group, first, count, stride);
     for (int64_t t = 0; t < count; ++t) std::copy_n(y.data() + t * n, n, joint.data() + t * columns + at);
     at += n;
   }
   return joint;
 }
 
+HostMatrix Product(const HostMatrix& a, const HostMatrix& b) {
+  HostMatrix c = HostMatrix::Zeros(a.rows, b.cols);
+  Sgemm(false, false, a.rows, b.cols, a.cols, a.values.data(), a.cols, b.values.data(), b.cols, /*beta=*/0,
+        c.values.data(), c.cols);
+  return c;
+}
+
 }  // namespace
 
 absl::StatusOr<EncoderFit> FitEncoder(const StateFile& producer, absl::Span<const EncoderTarget> targets,
-                                      int recomputed_layers, const AludelGroup& group, int64_t rank,
-                                      const EncoderOptions& options) {
+                                      int recomputed_layers, const HostMatrix& directions,
+                                      const AludelGroup& group, int64_t rank, const EncoderOptions& options) {
   ALUDEL_CHECK(!targets.empty());
-  const Features features{producer, recomputed_layers, group};
+  const Features features{producer, recomputed_layers, group, directions};
   const RowStride rows = RowStride::Of(producer, options.max_rows);
   const std::vector<float> mean = MeanOf(features, rows);
   int64_t outputs = 0;
@@ -81,13 +95,12 @@ absl::StatusOr<EncoderFit> FitEncoder(const StateFile& producer, absl::Span<cons
   constexpr int64_t kRows = 8 * kChunk;
   for (int64_t begin = 0; begin < rows.rows; begin += kRows) {
     const int64_t count = std::min(kRows, rows.rows - begin);
-    std::vector<float> x(count * features.count());
+    std::vector<float> x = features.Read(begin * rows.stride, count, rows.stride);
     for (int64_t t = 0; t < count; ++t) {
       float* row = x.data() + t * features.count();
-      features.Read((begin + t) * rows.stride, row);
       for (int64_t j = 0; j < features.count(); ++j) row[j] -= mean[j];
     }
-    const std::vector<float> y = ReadTargets(targets, group, begin, count, rows.stride);
+    const std::vector<float> y = ReadJointTargets(targets, group, begin * rows.stride, count, rows.stride);
     AddGram(x.data(), count, &xx);
     AddProduct(x.data(), y.data(), count, &xy);
   }
@@ -105,13 +118,14 @@ absl::StatusOr<EncoderFit> FitEncoder(const StateFile& producer, absl::Span<cons
     }
     fit.offset.push_back(static_cast<float>(offset));
   }
+  if (directions.rows > 0 && features.side() > 0) fit.side = Product(fit.side, directions);
   return fit;
 }
 
-size_t EncoderFitBytes(const ModelConfig& config, int recomputed_layers, const AludelGroup& group,
+size_t EncoderFitBytes(const ModelConfig& config, int64_t side_columns, const AludelGroup& group,
                        size_t targets) {
   const size_t main = static_cast<size_t>(group.layers) * 2 * config.kv_dim();
-  const size_t side = recomputed_layers >= 0 ? config.hidden : 0;
+  const auto side = static_cast<size_t>(side_columns);
   const size_t count = main + side, outputs = main * targets;
   const size_t moments = count * count + count * outputs;
   const size_t solver = 2 * side * side + side * main + main * outputs + 4 * main * main;
@@ -121,12 +135,10 @@ size_t EncoderFitBytes(const ModelConfig& config, int recomputed_layers, const A
 void EncodeRows(const HostMatrix& matrix, const HostMatrix& side, const std::vector<float>& offset,
                 const StateFile& producer, int recomputed_layers, const AludelGroup& group, int64_t begin,
                 int64_t count, int64_t stride, float* z) {
-  const Features features{producer, recomputed_layers, group};
-  std::vector<float> x(count * features.count());
-  for (int64_t t = 0; t < count; ++t) {
-    features.Read((begin + t) * stride, x.data() + t * features.count());
-    std::copy(offset.begin(), offset.end(), z + t * matrix.rows);
-  }
+  const HostMatrix all;
+  const Features features{producer, recomputed_layers, group, all};
+  const std::vector<float> x = features.Read(begin, count, stride);
+  for (int64_t t = 0; t < count; ++t) std::copy(offset.begin(), offset.end(), z + t * matrix.rows);
   Sgemm(false, true, count, matrix.rows, features.main(), x.data(), features.count(), matrix.values.data(),
         matrix.cols, 1.0f, z, matrix.rows);
   if (features.side() == 0) return;
@@ -140,7 +152,7 @@ LatentSample SampleLatents(const HostMatrix& matrix, const HostMatrix& side, con
   sample.rank = matrix.rows;
   sample.largest.resize(sample.rank);
   const auto encode = [&](int64_t begin, int64_t count, int64_t stride, float* z) {
-    EncodeRows(matrix, side, offset, producer, recomputed_layers, group, begin, count, stride, z);
+    EncodeRows(matrix, side, offset, producer, recomputed_layers, group, begin * stride, count, stride, z);
   };
   const RowStride rows = RowStride::Of(producer, 16384);
   std::vector<float> z(kChunk * sample.rank);

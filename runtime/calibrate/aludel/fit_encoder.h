@@ -33,13 +33,14 @@ struct EncoderFit {
 };
 
 // Closed form (FitInnovation) over the producer's states and every target stacked: one encoder, many
-// consumers. `recomputed_layers` as in AludelShape.
+// consumers. `recomputed_layers` as in AludelShape, `directions` of H as FitSideDirections has them, or all of it: what they
+// leave out of H the latents may tell.
 absl::StatusOr<EncoderFit> FitEncoder(const StateFile& producer, absl::Span<const EncoderTarget> targets,
-                                      int recomputed_layers, const AludelGroup& group, int64_t rank,
-                                      const EncoderOptions& options);
+                                      int recomputed_layers, const HostMatrix& directions,
+                                      const AludelGroup& group, int64_t rank, const EncoderOptions& options);
 
-// Memory of FitEncoder's moments and solvers for a group.
-size_t EncoderFitBytes(const ModelConfig& config, int recomputed_layers, const AludelGroup& group,
+// Memory of FitEncoder's moments and solvers for a group, with so many columns of side information.
+size_t EncoderFitBytes(const ModelConfig& config, int64_t side_columns, const AludelGroup& group,
                        size_t targets);
 
 // A group's latents in calibration text, before they are quantized: rates are tried on it.
@@ -60,7 +61,7 @@ AludelEncoderGroup Quantize(const EncoderFit& fit, const LatentSample& sample, f
 // Mean payload and header bytes per token of the sample's frames, whose first latents `grid` holds.
 double PackedBytes(const LatentSample& sample, const LatentGrid& grid, LatentPacking packing);
 
-// z [count, rank] of rows [begin, begin + count) of the producer's states.
+// z [count, rank] of rows begin, begin + stride, ... of the producer's states.
 void EncodeRows(const HostMatrix& matrix, const HostMatrix& side, const std::vector<float>& offset,
                 const StateFile& producer, int recomputed_layers, const AludelGroup& group, int64_t begin,
                 int64_t count, int64_t stride, float* z);

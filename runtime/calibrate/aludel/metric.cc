@@ -60,6 +60,16 @@ TargetMetric MeasureMetric(const StateFile& states, const AludelGroup& group, in
   return metric;
 }
 
+std::vector<float> ReadTargets(const StateFile& states, const TargetMetric& metric, const AludelGroup& group,
+                               int64_t first, int64_t count, int64_t stride) {
+  const int64_t column = states.layout().kv(group.first_layer), outputs = metric.outputs();
+  std::vector<float> y(count * outputs);
+  for (int64_t t = 0; t < count; ++t)
+    states.Read(first + t * stride, column, outputs, y.data() + t * outputs);
+  metric.Apply(y.data(), count);
+  return y;
+}
+
 absl::Status AddSensitivity(const Moments& sensitivity, double blend, TargetMetric* metric) {
   const int64_t n = metric->outputs();
   Moments blended = Moments::Zeros(n, n);

@@ -44,6 +44,10 @@ struct RowStride {
 // Mean and scale of the group's [K V].
 TargetMetric MeasureMetric(const StateFile& states, const AludelGroup& group, int64_t max_rows);
 
+// The group's [K V] of rows first, first + stride, ... in its metric, [count, outputs].
+std::vector<float> ReadTargets(const StateFile& states, const TargetMetric& metric, const AludelGroup& group,
+                               int64_t first, int64_t count, int64_t stride);
+
 // Adds R for `sensitivity` [outputs, outputs] in the units of the cache, blended with the identity:
 // (1 - blend) W + blend I at W's mean diagonal 1. A sample of gradients knows its leading directions only.
 absl::Status AddSensitivity(const Moments& sensitivity, double blend, TargetMetric* metric);

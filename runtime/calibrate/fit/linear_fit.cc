@@ -163,6 +163,34 @@ absl::StatusOr<InnovationBasis> FitInnovation(const Moments& xx, int64_t main, c
   return basis;
 }
 
+absl::StatusOr<HostMatrix> PredictiveDirections(const Moments& xx, const Moments& told, int64_t rank,
+                                                double ridge) {
+  ALUDEL_CHECK(xx.rows == xx.cols && told.rows == xx.rows && told.cols == xx.rows);
+  Matrix c = AsEigen(xx);
+  c.diagonal().array() += ridge * c.trace() / static_cast<double>(xx.rows);
+  const Eigen::LLT<Eigen::Ref<Matrix>> factor(c);
+  if (factor.info() != Eigen::Success) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("the %d features of side information are singular at ridge %g: use more calibration "
+                        "text or a larger ridge",
+                        xx.rows, ridge));
+  }
+  // With C = L L^T, L^-1 told L^-T has the eigenvectors L^T e_i.
+  Matrix whitened = Matrix(AsEigen(told)).selfadjointView<Eigen::Lower>();
+  factor.matrixL().solveInPlace(whitened);
+  whitened.transposeInPlace();
+  factor.matrixL().solveInPlace(whitened);
+  ALUDEL_ASSIGN_OR_RETURN(const Eigenpairs pairs, Leading(std::move(whitened), rank));
+  const Matrix e = factor.matrixU().solve(pairs.vectors);
+  return ToHost(e.transpose());
+}
+
+void AddOuterGram(const Moments& m, Moments* gram) {
+  ALUDEL_CHECK(gram->rows == m.rows && gram->cols == m.rows);
+  Eigen::Map<RowMatrix> sum(gram->values.data(), gram->rows, gram->cols);
+  sum.selfadjointView<Eigen::Lower>().rankUpdate(AsEigen(m));
+}
+
 absl::StatusOr<MatrixRoot> CholeskyRoot(const Moments& symmetric) {
   const int64_t n = symmetric.rows;
   const Eigen::LLT<Matrix> factor(AsEigen(symmetric));

@@ -59,6 +59,15 @@ struct InnovationBasis {
 absl::StatusOr<InnovationBasis> FitInnovation(const Moments& xx, int64_t main, const Moments& xy,
                                               int64_t rank, double ridge);
 
+// The directions of x that say most about y, as rows: with xx = sum of x^T x and told = sum of (x^T y)(x^T y)^T over kinds of y
+// (AddOuterGram), those e_i for which told e_i = l_i C e_i, l_i largest, and e_i^T C e_i = 1, where C is xx with lambda = ridge *
+// mean diagonal on its diagonal: reduced-rank regression (Izenman 1975).
+absl::StatusOr<HostMatrix> PredictiveDirections(const Moments& xx, const Moments& told, int64_t rank,
+                                                double ridge);
+
+// gram += m m^T, the lower triangle alone.
+void AddOuterGram(const Moments& m, Moments* gram);
+
 // A root R of a positive definite matrix, R R^T = M: |y R|^2 = y M y^T.
 struct MatrixRoot {
   HostMatrix root;     // R, lower triangular

@@ -105,7 +105,8 @@ std::string CalibrationReport::ToJson(const StageClock& clock) const {
   }
   for (const AludelCandidate& candidate : tried) json["tried"].push_back(PointJson(candidate, consumers));
   json["chosen"] = PointJson(chosen, consumers);
-  json["chosen"]["end_share"] = chosen.end_share;
+  json["chosen"]["end_share"] = chosen.range.end_share;
+  json["chosen"]["code_digits"] = chosen.range.digits;
   for (const LatentSpectrum& spectrum : chosen.spectra) {
     json["spectra"].push_back({{"first_layer", spectrum.group.first_layer},
                                {"layers", spectrum.group.layers},
@@ -142,7 +143,7 @@ std::string CalibrationReport::Spectra() const {
   absl::StrAppendFormat(
       &table,
       "Of any 64 tokens of a held-out prompt at most %.3g %% of the codes were at the ends of their ranges\n",
-      100 * chosen.end_share);
+      100 * chosen.range.end_share);
   return table;
 }
 
@@ -182,7 +183,7 @@ AludelCandidate Findings(const AludelCandidate& candidate) {
   AludelCandidate findings;
   findings.shape = candidate.shape;
   findings.measured = candidate.measured;
-  findings.end_share = candidate.end_share;
+  findings.range = candidate.range;
   findings.spectra = candidate.spectra;
   for (const FittedDecoder& fit : candidate.decoders) {
     findings.decoders.push_back(

@@ -56,7 +56,8 @@ class Counter {
     groups_ = input.extended.has_value()
                   ? input.extended->groups
                   : MakeGroups(config_, options_.recomputed_layers, options_.group_layers);
-    side_ = options_.recomputed_layers >= 0 ? config_.hidden : 0;
+    side_ = static_cast<double>(SideColumns(config_, options_));
+    encoded_side_ = options_.recomputed_layers >= 0 ? config_.hidden : 0;
     TransformerOptions transformer;
     transformer.compute = job_.base.compute;
     const double models =
@@ -124,10 +125,12 @@ class Counter {
   double CodeFlops() const {
     double flops = 0;
     for (const AludelGroup& group : groups_) {
-      flops += 2 * (Outputs(group) + side_) * static_cast<double>(net_.rank) + NetFlops(group);
+      flops += 2 * (Outputs(group) + encoded_side_) * static_cast<double>(net_.rank) + NetFlops(group);
     }
-    return flops;
+    return flops + SideFlops();
   }
+  // Of a token's directions of H.
+  double SideFlops() const { return side_ < encoded_side_ ? 2 * encoded_side_ * side_ : 0; }
   double NetFlops(const AludelGroup& group) const {
     const auto inputs = static_cast<double>(net_.inputs), width = static_cast<double>(net_.width);
     return width > 0 ? 2 * width * (inputs + Outputs(group)) : 2 * inputs * Outputs(group);
@@ -186,7 +189,7 @@ class Counter {
     double bytes = consumers_ * answers + (senses_ ? SensitivityBytes() : 0) + 2 * HostPools(longest_);
     for (const AludelGroup& group : groups_) {
       const double out = Outputs(group);
-      bytes += (out + side_) * static_cast<double>(net_.rank) * 4 + kSampledRows * net_.rank * 4;
+      bytes += (out + encoded_side_) * static_cast<double>(net_.rank) * 4 + kSampledRows * net_.rank * 4;
       if (senses_) bytes += consumers_ * 2 * out * out * 4;  // roots and their inverses
       bytes += consumers_ * NetNumbers(group) * 4;
     }
@@ -250,17 +253,31 @@ class Counter {
       const double targets = (own ? 1 : consumers_) * main;
       stage.once[Work::kMoments] += rows * (2 * count * count + 2 * count * targets);
       stage.once[Work::kSolver] += EncoderSolverFlops(main, side_, targets, static_cast<double>(net_.rank));
-      stage.once[Work::kNetwork] += kSampledRows * 2 * count * static_cast<double>(net_.rank);
+      stage.once[Work::kNetwork] +=
+          kSampledRows * 2 * (main + encoded_side_) * static_cast<double>(net_.rank) + 2 * rows * SideFlops();
       if (senses_) {
         stage.once[Work::kSolver] += consumers_ * 4.0 / 3 * Cube(main);
         stage.once[Work::kNetwork] += consumers_ * rows * 2 * main * main;
       }
       largest =
-          std::max(largest, static_cast<double>(EncoderFitBytes(config_, options_.recomputed_layers, group,
+          std::max(largest, static_cast<double>(EncoderFitBytes(config_, static_cast<int64_t>(side_), group,
                                                                 static_cast<size_t>(consumers_))));
     }
+    if (SideFlops() > 0) largest = std::max(largest, AddSideFit(rows, &stage));
     stage.memory = models_ + Held() + largest;
     return stage;
+  }
+
+  // FitSideDirections; its memory.
+  double AddSideFit(double rows, StageWork* stage) const {
+    const double h = config_.hidden;
+    double outputs = 0;
+    for (const AludelGroup& group : groups_) outputs += Outputs(group);
+    stage->once[Work::kMoments] += consumers_ * rows * (2 * h * h + 2 * h * outputs);
+    // Of each group's cross-products the gram; a factor, two solutions, eigenvectors, a third solution.
+    stage->once[Work::kSolver] +=
+        consumers_ * h * h * outputs + Cube(h) / 3 + 2 * Cube(h) + 4.0 / 3 * Cube(h) + 5 * h * h * side_;
+    return 8 * (6 * h * h + h * outputs);
   }
 
   StageWork Training() const {
@@ -275,7 +292,8 @@ class Counter {
       double& network = stage.once[Work::kNetwork];
       // Reading: codes, for the scales of every fourth row, too; then targets in their metric.
       network += consumers_ * rows *
-                 (1.25 * 2 * (out + side_) * static_cast<double>(net_.rank) + (senses_ ? 2 * out * out : 0));
+                 (1.25 * (2 * (out + encoded_side_) * static_cast<double>(net_.rank) + SideFlops()) +
+                  (senses_ ? 2 * out * out : 0));
       if (options_.linear) {
         const auto ridges = static_cast<double>(RidgesTried(options_.training.ridges.size()));
         stage.once[Work::kMoments] +=
@@ -342,7 +360,8 @@ class Counter {
                                               passes * 4 * Tails(prompts, kStretchAt, stretch));
     double per_token = 0;
     for (const AludelGroup& group : groups_) {
-      per_token += 2 * (Outputs(group) + side_) * static_cast<double>(net_.rank) + 3 * NetFlops(group);
+      per_token += 2 * (Outputs(group) + encoded_side_) * static_cast<double>(net_.rank) + SideFlops() +
+                   3 * NetFlops(group);
     }
     stage->once[Work::kNetwork] +=
         consumers_ * passes * (1 + (stretch > 0 ? kStretchAt : 0)) * Tokens(prompts) * per_token;
@@ -368,8 +387,10 @@ class Counter {
     StageWork stage{.stage = Stage::kWriting, .memory = models_ + Held()};
     double numbers = 0;
     for (const AludelGroup& group : groups_) {
-      numbers += (Outputs(group) + side_) * static_cast<double>(net_.rank) + consumers_ * NetNumbers(group);
+      numbers +=
+          (Outputs(group) + encoded_side_) * static_cast<double>(net_.rank) + consumers_ * NetNumbers(group);
     }
+    numbers += consumers_ * SideFlops() / 2;
     const double bytes = job_.base.storage == MatrixStorage::kF32    ? 4
                          : job_.base.storage == MatrixStorage::kBf16 ? 2
                                                                      : 1;
@@ -385,7 +406,10 @@ class Counter {
   const NetShape net_;
   AludelOptions options_;
   std::vector<AludelGroup> groups_;
-  double side_ = 0, models_ = 0, gpu_models_ = 0, train_tokens_ = 0, rows_ = 0, longest_ = 0;
+  double side_ =
+      0;  // columns of side information in fits and decoders; of an extended format, at most so many
+  double encoded_side_ = 0;  // and in encoders, which have all of H
+  double models_ = 0, gpu_models_ = 0, train_tokens_ = 0, rows_ = 0, longest_ = 0;
   bool senses_ = false, tunes_ = false;
 };
 
@@ -461,7 +485,9 @@ NetShape PlannedNet(const PlanInput& input) {
     net.rank = std::max(net.rank, group.rank);
     net.outputs = std::max(net.outputs, int64_t{group.layers} * 2 * config.kv_dim());
   }
-  net.inputs = net.rank + (shape.has_side() ? config.hidden : 0);
+  AludelOptions options = job.options;
+  options.recomputed_layers = shape.recomputed_layers;
+  net.inputs = net.rank + SideColumns(config, options);
   net.width = job.options.linear || input.linear ? 0 : DecoderWidth(job.options, config, shape);
   return net;
 }

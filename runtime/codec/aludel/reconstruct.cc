@@ -25,7 +25,7 @@ struct DecoderGroup {
   AludelGroup shape;
   LatentGrid grid;
   std::unique_ptr<LatentCoder> coder;  // null unless it packs
-  int64_t inputs = 0;                  // side + padded rank
+  int64_t inputs = 0;                  // columns of u without those of biases: side + padded rank
   int64_t outputs = 0;                 // layers * 2 * kv_dim
   int64_t width = 0;                   // of the MLP, 0 without one
   Affine linear;                       // none where the MLP does all
@@ -38,8 +38,22 @@ struct DecoderGroup {
   }
 };
 
+// The first columns of u: H, or some directions of it.
+struct SideInputs {
+  int64_t columns = 0;                       // 0: no side information
+  std::unique_ptr<PackedMatrix> directions;  // S; null: all of H
+
+  double FlopsPerToken(const ModelConfig& config) const {
+    if (columns == 0) return 0;
+    // K and V of the layer behind the recomputed ones come from the consumer's own projections.
+    const auto others = static_cast<double>(directions == nullptr ? 0 : columns);
+    return 2.0 * config.hidden * (2.0 * static_cast<double>(config.kv_dim()) + others);
+  }
+};
+
 // What a codec's decoders compute in, one call after the other: each call's work comes behind that of the one before.
 struct DecoderMemory {
+  Buffer h;  // where u has directions of H: H itself, the model's compute type [PaddedRows(max_rows), hidden]
   std::unique_ptr<StagingRing> planes;  // of a frame, decoded on the host
   Buffer wire;                          // the same on the device
   // The model's compute type [PaddedRows(max_rows), BiasColumns + rank], zeros but for the ones at first: the inputs u of a format
@@ -71,6 +85,7 @@ size_t MostPlaneBytes(const DecoderGroup& group, LatentPacking packing, int64_t 
 }
 
 absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model, LatentPacking packing,
+                                                const SideInputs& side,
                                                 const std::vector<DecoderGroup>& groups) {
   DecoderMemory work;
   int64_t outputs = 0;
@@ -90,6 +105,11 @@ absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model, Latent
   ALUDEL_ASSIGN_OR_RETURN(work.wire, model.device()->Allocate(plane_bytes));
   ALUDEL_ASSIGN_OR_RETURN(work.latents, AllocateWithOnes(model, PaddedRows(model.options().max_rows),
                                                          BiasColumns(model) + work.rank, 0));
+  if (side.directions != nullptr) {
+    const int64_t rows = PaddedRows(model.options().max_rows);
+    ALUDEL_ASSIGN_OR_RETURN(
+        work.h, AllocateZeroed(model, rows * model.config().hidden * SizeOf(model.options().compute)));
+  }
   ALUDEL_ASSIGN_OR_RETURN(work.hidden, AllocateZeroed(model, padded * work.width * SizeOf(work.hidden_type)));
   ALUDEL_ASSIGN_OR_RETURN(work.active, AllocateWithOnes(model, padded, BiasColumns(model) + work.width, 0));
   ALUDEL_ASSIGN_OR_RETURN(work.outputs, AllocateZeroed(model, padded * outputs * SizeOf(work.output_type)));
@@ -98,9 +118,9 @@ absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model, Latent
 
 class AludelDecoder : public KvDecoder {
  public:
-  AludelDecoder(const Transformer& model, const AludelShape& shape, const std::vector<DecoderGroup>& groups,
-                int base_planes, DecoderMemory* work)
-      : model_(model), shape_(shape), groups_(groups), work_(*work), ones_(BiasColumns(model)) {
+  AludelDecoder(const Transformer& model, const AludelShape& shape, const SideInputs& side,
+                const std::vector<DecoderGroup>& groups, int base_planes, DecoderMemory* work)
+      : model_(model), shape_(shape), side_(side), groups_(groups), work_(*work), ones_(BiasColumns(model)) {
     if (base_planes == 0) return;
     for (const DecoderGroup& group : groups) upgrades_.emplace_back(base_planes, group.grid.planes);
   }
@@ -123,8 +143,14 @@ class AludelDecoder : public KvDecoder {
       const int64_t cols = ones_ + work_.rank;
       const TensorView latents{work_.latents.data(), u.dtype, rows, cols, cols};
       model_.device()->ops().Convert(latents, u.Cols(side(), cols), model_.stream());
-      ALUDEL_RETURN_IF_ERROR(target.model->ForwardShallow(absl::MakeSpan(&item, 1), shape_.recomputed_layers,
-                                                          *target.pool, u.Cols(0, side())));
+      const TensorView h = side_.directions == nullptr ? u.Cols(0, side()) : H(rows);
+      ALUDEL_RETURN_IF_ERROR(
+          target.model->ForwardShallow(absl::MakeSpan(&item, 1), shape_.recomputed_layers, *target.pool, h));
+      if (side_.directions == nullptr) continue;
+      const TensorView s =
+          Inputs(begin, PaddedRows(rows)).Cols(0, side());  // what more it writes others overwrite
+      model_.device()->ops().Gemm(H(PaddedRows(rows)), *side_.directions, /*bias=*/nullptr,
+                                  /*accumulate=*/false, s, model_.stream());
     }
     return absl::OkStatus();
   }
@@ -188,29 +214,27 @@ class AludelDecoder : public KvDecoder {
                         coverage.first_layer + coverage.layers));
   }
 
-  // OutOfRange where a frame has far more codes at the ends of their ranges than calibration saw. Of a cut frame nobody can tell;
-  // and of one in two parts the second would come too late to fail a prompt whose answer has begun.
+  // OutOfRange where a frame's codes are not like those that calibration saw. Of a cut frame nobody can tell; and of one in two parts
+  // the second would come too late to fail a prompt whose answer has begun.
   absl::Status CheckRange(const DecoderGroup& group, absl::Span<const uint8_t> planes, int64_t tokens) const {
     const bool cut = shape_.planes > 0 && shape_.planes < group.grid.planes;
-    if (!shape_.end_share.has_value() || cut || !upgrades_.empty()) return absl::OkStatus();
-    const EndCodes most = MostEndCodes(planes, group.grid.bits, shape_.packing, tokens);
-    const int64_t allowed = MostEndCodesAllowed(*shape_.end_share, group.shape.rank);
-    if (most.at_ends <= allowed) return absl::OkStatus();
-    return absl::OutOfRangeError(
-        absl::StrFormat("layers %d-%d: %d of %d codes are at the end of their range (artifact expects at "
-                        "most %.2g %%, and %d codes "
-                        "are taken): the prompt is unlike what the codec was fitted to",
-                        group.shape.first_layer, group.shape.first_layer + group.shape.layers - 1,
-                        most.at_ends, most.codes, 100 * *shape_.end_share, allowed));
+    if (!shape_.range.has_value() || cut || !upgrades_.empty()) return absl::OkStatus();
+    return CheckCodeRange(shape_, static_cast<size_t>(&group - groups_.data()),
+                          CountCodes(planes, group.grid.bits, shape_.packing, tokens));
   }
 
   size_t element() const { return SizeOf(model_.options().compute); }
   bool HasHostPlanes() const { return shape_.packing != LatentPacking::kFixed; }
   // Columns of u before those of biases and the latents, and all.
-  int64_t side() const { return shape_.has_side() ? model_.config().hidden : 0; }
+  int64_t side() const { return side_.columns; }
   int64_t stride() const { return side() + ones_ + work_.rank; }
 
-  // u of tokens [position, position + rows): their H, ones for biases, then latents of the group that is being decoded.
+  TensorView H(int64_t rows) const {
+    const int64_t hidden = model_.config().hidden;
+    return {work_.h.data(), model_.options().compute, rows, hidden, hidden};
+  }
+
+  // u of tokens [position, position + rows): what they have of H, ones for biases, then latents of the group that is being decoded.
   TensorView Inputs(int64_t position, int64_t rows) const {
     char* const first =
         shape_.has_side() ? inputs_.as<char>() + position * stride() * element() : work_.latents.as<char>();
@@ -240,6 +264,7 @@ class AludelDecoder : public KvDecoder {
 
   const Transformer& model_;
   const AludelShape& shape_;
+  const SideInputs& side_;
   const std::vector<DecoderGroup>& groups_;
   DecoderMemory& work_;
   const int64_t ones_;                   // columns of biases
@@ -248,30 +273,31 @@ class AludelDecoder : public KvDecoder {
       inputs_;  // with side information u of all tokens up to the last that is handed over, rows of stride()
 };
 
-double FlopsPerToken(const AludelShape& shape, const std::vector<DecoderGroup>& groups,
+double FlopsPerToken(const SideInputs& side, const std::vector<DecoderGroup>& groups,
                      const ModelConfig& config) {
-  // K and V of the layer behind the recomputed ones come from the consumer's own projections.
-  double flops = shape.has_side() ? 2.0 * config.hidden * 2.0 * config.kv_dim() : 0.0;
+  double flops = side.FlopsPerToken(config);
   for (const DecoderGroup& group : groups) flops += group.FlopsPerToken();
   return flops;
 }
 
 class AludelDecoderFactory : public DecoderFactory {
  public:
-  AludelDecoderFactory(CodecSpec spec, AludelShape shape, std::vector<DecoderGroup> groups,
+  AludelDecoderFactory(CodecSpec spec, AludelShape shape, SideInputs side, std::vector<DecoderGroup> groups,
                        DecoderMemory work, const Transformer& model)
-      : DecoderFactory(std::move(spec), FlopsPerToken(shape, groups, model.config())),
+      : DecoderFactory(std::move(spec), FlopsPerToken(side, groups, model.config())),
         shape_(std::move(shape)),
+        side_(std::move(side)),
         groups_(std::move(groups)),
         work_(std::make_unique<DecoderMemory>(std::move(work))),
         model_(model) {}
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
-    return std::make_unique<AludelDecoder>(model_, shape_, groups_, spec_.base_planes, work_.get());
+    return std::make_unique<AludelDecoder>(model_, shape_, side_, groups_, spec_.base_planes, work_.get());
   }
 
  private:
   AludelShape shape_;
+  const SideInputs side_;
   std::vector<DecoderGroup> groups_;
   const std::unique_ptr<DecoderMemory> work_;  // of all its decoders
   const Transformer& model_;
@@ -282,10 +308,17 @@ class AludelDecoderFactory : public DecoderFactory {
 absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeAludelDecoders(
     std::string format, std::string artifact_hash, AludelShape shape, const AludelDecoderWeights& weights,
     const Transformer& model, int base_planes) {
-  ALUDEL_CHECK(weights.size() == shape.groups.size());
-  std::vector<DecoderGroup> groups(weights.size());
-  for (size_t g = 0; g < weights.size(); ++g) {
-    const AludelDecoderGroup& from = weights[g];
+  ALUDEL_CHECK(weights.groups.size() == shape.groups.size());
+  SideInputs inputs;
+  if (shape.has_side()) inputs.columns = weights.side.rows > 0 ? weights.side.rows : model.config().hidden;
+  if (weights.side.rows > 0) {
+    ALUDEL_CHECK(shape.has_side() && weights.side.cols == model.config().hidden);
+    ALUDEL_ASSIGN_OR_RETURN(inputs.directions, PackFor(model, weights.side));
+  }
+  const int64_t side = inputs.columns;
+  std::vector<DecoderGroup> groups(weights.groups.size());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const AludelDecoderGroup& from = weights.groups[g];
     DecoderGroup& group = groups[g];
     group.shape = shape.groups[g];
     group.grid = from.grid;
@@ -293,10 +326,9 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeAludelDecoders(
     // Of frames in two parts the base is read, too, and what is neither is refused before.
     const int planes = base_planes > 0 ? 0 : shape.planes == 0 ? group.grid.planes : shape.planes;
     group.coder = MakeLatentCoder(group.grid, shape.packing, planes);
-    group.inputs = PaddedColumns(group.shape.rank) + (shape.has_side() ? model.config().hidden : 0);
+    group.inputs = side + PaddedColumns(group.shape.rank);
     group.outputs = static_cast<int64_t>(from.bias.size());
     group.width = from.hidden.rows;
-    const int64_t side = shape.has_side() ? model.config().hidden : 0;
     const bool direct = from.linear.rows > 0;
     if (direct) {
       ALUDEL_ASSIGN_OR_RETURN(
@@ -311,13 +343,14 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeAludelDecoders(
           group.out, PackAffine(model, from.out, direct ? std::vector<float>() : from.bias, /*at=*/0));
     }
   }
-  ALUDEL_ASSIGN_OR_RETURN(DecoderMemory work, MakeDecoderMemory(model, shape.packing, groups));
+  ALUDEL_ASSIGN_OR_RETURN(DecoderMemory work, MakeDecoderMemory(model, shape.packing, inputs, groups));
   std::vector<LatentGrid> grids;
   for (const DecoderGroup& group : groups) grids.push_back(group.grid);
   if (shape.packing == LatentPacking::kVideo) ALUDEL_RETURN_IF_ERROR(VideoCoder::CheckDecoder(grids));
   return std::make_unique<AludelDecoderFactory>(AludelSpec(std::move(format), std::move(artifact_hash), shape,
                                                            grids, model.config().layers, base_planes),
-                                                std::move(shape), std::move(groups), std::move(work), model);
+                                                std::move(shape), std::move(inputs), std::move(groups),
+                                                std::move(work), model);
 }
 
 }  // namespace aludel

@@ -115,11 +115,22 @@ absl::StatusOr<AludelDecoderWeights> LoadAludelDecoder(const ArtifactManifest& m
                                                        int64_t hidden) {
   ALUDEL_ASSIGN_OR_RETURN(const WeightFile file, WeightFile::Open(manifest, decoder.file));
   const AludelShape& shape = format.aludel;
-  AludelDecoderWeights weights(shape.groups.size());
-  for (size_t g = 0; g < weights.size(); ++g) {
-    const int64_t inputs = shape.groups[g].rank + (shape.has_side() ? hidden : 0);
+  AludelDecoderWeights weights;
+  weights.groups.resize(shape.groups.size());
+  int64_t side = shape.has_side() ? hidden : 0;
+  if (shape.has_side() && file.Has("side")) {
+    ALUDEL_ASSIGN_OR_RETURN(side, file.Rows("side"));
+    if (side < kSideRankUnit || side > hidden || side % kSideRankUnit != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: tensor side has %d rows, want a multiple of %d up to %d", file.path(), side,
+                          kSideRankUnit, hidden));
+    }
+    ALUDEL_ASSIGN_OR_RETURN(weights.side, file.Matrix("side", side, hidden));
+  }
+  for (size_t g = 0; g < weights.groups.size(); ++g) {
+    const int64_t inputs = side + shape.groups[g].rank;
     const int64_t outputs = shape.groups[g].layers * 2 * kv_dim;
-    AludelDecoderGroup& group = weights[g];
+    AludelDecoderGroup& group = weights.groups[g];
     ALUDEL_ASSIGN_OR_RETURN(group.grid, LoadGrid(file, g, shape.groups[g].rank, shape.packing));
     ALUDEL_ASSIGN_OR_RETURN(group.bias, file.Values(GroupTensor(g, "bias"), {outputs}));
     const bool mlp = file.Has(GroupTensor(g, "hidden"));
@@ -170,8 +181,9 @@ TensorList ListTensors(const AludelEncoderWeights& weights, MatrixStorage storag
 
 TensorList ListTensors(const AludelDecoderWeights& weights, MatrixStorage storage) {
   TensorList tensors(storage);
-  for (size_t g = 0; g < weights.size(); ++g) {
-    const AludelDecoderGroup& group = weights[g];
+  if (weights.side.rows > 0) tensors.AddMatrix("side", weights.side);
+  for (size_t g = 0; g < weights.groups.size(); ++g) {
+    const AludelDecoderGroup& group = weights.groups[g];
     AddGrid(g, group.grid, &tensors);
     tensors.AddVector(GroupTensor(g, "bias"), group.bias);
     if (group.linear.rows > 0) tensors.AddMatrix(GroupTensor(g, "linear"), group.linear);

@@ -13,9 +13,10 @@ namespace aludel {
 // latents and quantizes them, the consumer decodes its own K and V from those latents and from what it knows
 // by itself. With f the side information, H of layer `recomputed_layers` (each side's own),
 //   producer:  z = round((E x + F f_A + offset) / step),   x = [K V] of the group's layers
-//   consumer:  [K V] = D u + bias + D2 silu(D1 u + bias1),  u = [f_B, step z].
+//   consumer:  [K V] = D u + bias + D2 silu(D1 u + bias1),  u = [S f_B, step z].
 // F makes z the innovation of x over f_A: what the consumer could not have predicted (Ma et al. stop at
-// x alone; reduced-rank regression after Izenman 1975). See FORMAT.md, kind aludel.
+// x alone; reduced-rank regression after Izenman 1975). S keeps the directions of f_B that tell most about [K V] of all
+// groups, so that decoding costs less; without it u holds f_B itself. See FORMAT.md, kind aludel.
 
 // How quantized latents become bytes.
 enum class LatentPacking : uint8_t {
@@ -66,6 +67,12 @@ struct AludelGroup {
   int64_t rank = 0;
 };
 
+// What calibration saw of codes in prompts that no fit has seen: see code_range.h.
+struct CodeRange {
+  double end_share = 0;        // the largest EndShare
+  std::vector<double> digits;  // [groups] the largest Digits, 0: not known; empty: of none
+};
+
 // What both sides must agree on; the manifest holds it.
 struct AludelShape {
   // Layers that the consumer runs by itself over every token. It then has K and V of layer `recomputed_layers`
@@ -77,9 +84,8 @@ struct AludelShape {
   LatentPacking packing = LatentPacking::kDeflate;
   // Of LatentPacking::kEmbedded, in memory alone: planes of a frame, 0: all of the grids'. Decoders refuse others.
   int planes = 0;
-  // The largest EndShare (code_range.h) among the prompts that calibration held out. Decoders fail frames that are far above
-  // it; none: not known, and no frame is.
-  std::optional<double> end_share;
+  // Decoders fail frames that are far beyond it; none: not known, and no frame is.
+  std::optional<CodeRange> range;
   std::vector<AludelGroup> groups;  // contiguous, from layer recomputed_layers + 1 to the last
 
   bool has_side() const { return recomputed_layers >= 0; }
@@ -107,14 +113,21 @@ struct AludelEncoderGroup {
 
 struct AludelDecoderGroup {
   LatentGrid grid;
-  HostMatrix linear;               // [outputs, side + rank], may be empty beside an MLP
-  std::vector<float> bias;         // [outputs], outputs = layers * 2 * kv_dim
-  HostMatrix hidden;               // [width, side + rank], empty without an MLP
+  HostMatrix linear;        // [outputs, side + rank], may be empty beside an MLP; side: rows of S, or hidden
+  std::vector<float> bias;  // [outputs], outputs = layers * 2 * kv_dim
+  HostMatrix hidden;        // [width, side + rank], empty without an MLP
   std::vector<float> hidden_bias;  // [width]
   HostMatrix out;                  // [outputs, width]
 };
 
+// Rows of S are a multiple of it: whole pieces of 16 bytes as bf16.
+inline constexpr int64_t kSideRankUnit = 8;
+
 using AludelEncoderWeights = std::vector<AludelEncoderGroup>;  // [groups]
-using AludelDecoderWeights = std::vector<AludelDecoderGroup>;  // [groups]
+
+struct AludelDecoderWeights {
+  HostMatrix side;  // S [side, hidden]; empty: u holds f_B itself
+  std::vector<AludelDecoderGroup> groups;
+};
 
 }  // namespace aludel

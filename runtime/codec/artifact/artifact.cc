@@ -18,6 +18,7 @@ using nlohmann::json;
 constexpr size_t kMaxManifestBytes = size_t{16} << 20;
 constexpr int kMaxDepth = 8;
 constexpr int64_t kMaxRank = 1 << 20;
+constexpr double kMaxDigits = 16;  // of a code
 
 // One object of the manifest, with its place for error messages ("DIR/artifact.json: formats[0].encoder").
 class Reader {
@@ -37,6 +38,20 @@ class Reader {
     if (FindMember(value_, name) == nullptr) return std::optional<double>();
     ALUDEL_ASSIGN_OR_RETURN(const double number, NumberMember(value_, name, 0, 0, 1e9, place_));
     return std::optional<double>(number);
+  }
+  // Numbers of 0 to `max`; none where the member is absent.
+  absl::StatusOr<std::vector<double>> Numbers(const char* name, double max) const {
+    const json* member = FindMember(value_, name);
+    std::vector<double> numbers;
+    if (member == nullptr) return numbers;
+    if (!member->is_array()) return Missing(name, "an array of numbers");
+    for (const json& value : *member) {
+      if (!value.is_number() || !(value.get<double>() >= 0 && value.get<double>() <= max)) {
+        return Error(absl::StrCat(name, " has ", DescribeJson(value), ", want numbers of 0 to ", max));
+      }
+      numbers.push_back(value.get<double>());
+    }
+    return numbers;
   }
   absl::StatusOr<Reader> Object(const char* name) const {
     const json* member = FindMember(value_, name);
@@ -141,6 +156,20 @@ absl::Status ParseLayers(const Reader& reader, ArtifactFormat* format) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::optional<CodeRange>> ParseRange(const Reader& reader, size_t groups) {
+  ALUDEL_ASSIGN_OR_RETURN(const std::optional<double> end_share, reader.Number("end_share"));
+  if (!end_share.has_value()) return std::optional<CodeRange>();
+  if (*end_share > 1) {
+    return reader.Error(absl::StrFormat("end_share is %g, want a share: 0 to 1", *end_share));
+  }
+  ALUDEL_ASSIGN_OR_RETURN(std::vector<double> digits, reader.Numbers("code_digits", kMaxDigits));
+  if (!digits.empty() && digits.size() != groups) {
+    return reader.Error(
+        absl::StrFormat("code_digits has %d numbers, want one for each of %d groups", digits.size(), groups));
+  }
+  return std::optional<CodeRange>({*end_share, std::move(digits)});
+}
+
 absl::StatusOr<AludelShape> ParseAludel(const Reader& reader) {
   AludelShape shape;
   ALUDEL_ASSIGN_OR_RETURN(const int64_t recomputed, reader.Int("recomputed_layers", -1, UINT16_MAX));
@@ -154,10 +183,6 @@ absl::StatusOr<AludelShape> ParseAludel(const Reader& reader) {
                                      "\", want \"rans\", \"embedded\", \"deflate\", \"video\" or \"fixed\""));
   }
   shape.packing = *known;
-  ALUDEL_ASSIGN_OR_RETURN(shape.end_share, reader.Number("end_share"));
-  if (shape.end_share.value_or(0) > 1) {
-    return reader.Error(absl::StrFormat("end_share is %g, want a share: 0 to 1", *shape.end_share));
-  }
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<Reader> groups, reader.Objects("groups"));
   if (groups.empty()) return reader.Error("groups is empty, want at least one");
   int64_t next = recomputed + 1;
@@ -168,6 +193,7 @@ absl::StatusOr<AludelShape> ParseAludel(const Reader& reader) {
     shape.groups.push_back({static_cast<int>(first), static_cast<int>(layers), rank});
     next = first + layers;
   }
+  ALUDEL_ASSIGN_OR_RETURN(shape.range, ParseRange(reader, shape.groups.size()));
   return shape;
 }
 

@@ -96,7 +96,10 @@ nlohmann::ordered_json ToJson(const ArtifactFormat& format) {
     json["recomputed_head_tokens"] = shape.head_tokens;
     json["recomputed_tail_tokens"] = shape.tail_tokens;
     json["packing"] = Name(shape.packing);
-    if (shape.end_share.has_value()) json["end_share"] = *shape.end_share;
+    if (shape.range.has_value()) {
+      json["end_share"] = shape.range->end_share;
+      if (!shape.range->digits.empty()) json["code_digits"] = shape.range->digits;
+    }
     for (const AludelGroup& group : shape.groups) {
       json["groups"].push_back(
           {{"first_layer", group.first_layer}, {"layers", group.layers}, {"rank", group.rank}});

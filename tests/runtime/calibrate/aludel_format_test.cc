@@ -52,11 +52,11 @@ class AludelFormat : public ::testing::Test {
       group.hidden_bias.resize(width);
       group.out = HostMatrix::Zeros(outputs, width);
     }
-    decoder.weights = {std::move(group)};
+    decoder.weights.groups = {std::move(group)};
     candidate.decoders.assign(job_.base.consumers.size(), decoder);
     candidate.measured.assign(job_.base.consumers.size(),
                               {.kl = 0.25, .kl_bound = 0.3, .bytes_per_token = 12});
-    candidate.end_share = end_share_;
+    candidate.range = {end_share_, {digits_}};
     return candidate;
   }
 
@@ -83,7 +83,7 @@ class AludelFormat : public ::testing::Test {
   ModelConfig config_;
   CalibrationPrompts prompts_;
   size_t tuning_prompts_ = 0;
-  double end_share_ = 0.02;
+  double end_share_ = 0.02, digits_ = 0.5;
 };
 
 TEST_F(AludelFormat, StandsFirstWhereItIsNewAndKeepsItsPlaceWhereItIsNot) {
@@ -152,18 +152,21 @@ TEST_F(AludelFormat, ExtendedKeepsNotesAndTheDecodersOfOtherConsumers) {
 TEST_F(AludelFormat, ExtendedIsAskedForWhatItHasMetSoFar) {
   const auto saved = [&] {
     Save();
-    return Old()->formats[0].aludel.end_share;
+    const CodeRange range = Old()->formats[0].aludel.range.value();
+    return std::make_pair(range.end_share, range.digits.at(0));
   };
-  EXPECT_EQ(saved(), 0.02);
+  EXPECT_EQ(saved(), std::make_pair(0.02, 0.5));
   job_.base.add = true;
-  EXPECT_FALSE(LoadOld("aludel-p0")->shape.end_share.has_value()) << "measuring fails no prompt";
+  EXPECT_FALSE(LoadOld("aludel-p0")->shape.range.has_value()) << "measuring fails no prompt";
   end_share_ = 0.01;
-  EXPECT_EQ(saved(), 0.02);
+  digits_ = 0.75;
+  EXPECT_EQ(saved(), std::make_pair(0.02, 0.75));
   end_share_ = 0.05;
-  EXPECT_EQ(saved(), 0.05);
+  digits_ = 0.25;
+  EXPECT_EQ(saved(), std::make_pair(0.05, 0.75));
   job_.base.add = false;
   end_share_ = 0;
-  EXPECT_EQ(saved(), 0) << "of another encoder";
+  EXPECT_EQ(saved(), std::make_pair(0.0, 0.25)) << "of another encoder";
 }
 
 // What aludel-calibrate --share wrote was measured with the decoder that there was.
@@ -215,7 +218,7 @@ TEST_F(AludelFormat, IsReadBackWhereAJobExtendsIt) {
   EXPECT_EQ(old->shape.groups[0].rank, kRank);
   EXPECT_EQ(old->encoder[0].grid.step, 0.5F);
   ASSERT_EQ(old->decoders.size(), 1u);
-  EXPECT_EQ(old->decoders[0][0].hidden.rows, kWidth);
+  EXPECT_EQ(old->decoders[0].groups[0].hidden.rows, kWidth);
 }
 
 TEST_F(AludelFormat, ThatCannotBeExtendedSaysWhy) {

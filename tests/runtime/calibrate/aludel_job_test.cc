@@ -11,8 +11,10 @@
 #include "gtest/gtest.h"
 #include "kernels/open_device.h"
 #include "nlohmann/json.hpp"
+#include "runtime/codec/aludel/weight_files.h"
 #include "runtime/codec/artifact/artifact.h"
 #include "runtime/evaluate/evaluate.h"
+#include "runtime/model/model_config.h"
 #include "runtime/model/weights/weight_stream.h"
 #include "tests/runtime/model/temporary_directory.h"
 #include "tests/testing/write_adapter.h"
@@ -162,6 +164,45 @@ TEST_F(AludelJobTest, LinearDecodersAreTunedWhereThatIsAskedFor) {
   EXPECT_EQ(again.encoder.sha256, plain.encoder.sha256);
   EXPECT_NE(again.decoders[0].file.sha256, tuned.decoders[0].file.sha256);
   EXPECT_THAT(again.notes.at("retuned"), StartsWith("chat: 1 passes over calibration.jsonl sha256 "));
+}
+
+TEST_F(AludelJobTest, DecodersMayReadAFewDirectionsOfSideInformation) {
+  ASSERT_TRUE(Run().ok());
+  const double all = Manifest().formats[0].decoders[0].expected->kl;
+  job_.options.side_rank = 64;
+  ASSERT_TRUE(Run().ok());
+  const ArtifactFormat few = Manifest().formats[0];
+  EXPECT_LT(few.decoders[0].expected->kl, 4 * all);
+  const auto side_of = [&](const ArtifactDecoder& decoder) {
+    const ModelConfig config = ModelConfig::Load("deploy/demo/chat").value();
+    const ArtifactManifest manifest = Manifest();
+    const ArtifactFormat& format = manifest.formats[0];
+    const auto weights = LoadAludelDecoder(manifest, format, decoder, config.kv_dim(), config.hidden);
+    EXPECT_TRUE(weights.ok()) << weights.status();
+    EXPECT_EQ(weights->groups[0].linear.cols, 64 + format.aludel.groups[0].rank);
+    return weights->side.values;
+  };
+
+  job_.options.side_rank = 0;
+  job_.base.add = true;
+  job_.base.consumers = {"deploy/demo/base+deploy/demo/json"};
+  ASSERT_TRUE(Run().ok());
+  const ArtifactFormat both = Manifest().formats[0];
+  EXPECT_EQ(both.encoder.sha256, few.encoder.sha256);
+  EXPECT_EQ(side_of(both.decoders[0]), side_of(both.decoders[1]));
+
+  job_.base.add = false;
+  job_.retune = true;
+  job_.options.linear = false;
+  job_.options.tuning.passes = 1;
+  ASSERT_TRUE(Run().ok());
+  const ArtifactFormat tuned = Manifest().formats[0];
+  EXPECT_NE(tuned.decoders[1].file.sha256, both.decoders[1].file.sha256);
+  EXPECT_EQ(side_of(tuned.decoders[1]), side_of(tuned.decoders[0]));
+
+  job_.retune = false;
+  job_.options.side_rank = 8192;
+  EXPECT_THAT(std::string(Run().message()), HasSubstr("--side-rank is 8192, want at most "));
 }
 
 // Two questions each about some passages of the demo's calibration prompts; the second has no answer there.
@@ -344,8 +385,10 @@ TEST_F(AludelJobTest, ReportsWhatItPlannedAndWhatItTook) {
   EXPECT_LT(before, 1);
   EXPECT_GT(spectrum["energy_sent"].get<double>(), 0.5);
   EXPECT_LE(spectrum["energy_sent"].get<double>(), 1);
-  ASSERT_TRUE(Manifest().formats[0].aludel.end_share.has_value());
-  EXPECT_EQ(report["chosen"]["end_share"], *Manifest().formats[0].aludel.end_share);
+  const std::optional<CodeRange> range = Manifest().formats[0].aludel.range;
+  ASSERT_TRUE(range.has_value());
+  EXPECT_EQ(report["chosen"]["end_share"], range->end_share);
+  EXPECT_EQ(report["chosen"]["code_digits"], range->digits);
   std::ifstream text(job_.base.out + ".report/aludel-p5.txt");
   EXPECT_THAT(std::string(std::istreambuf_iterator<char>(text), {}),
               AllOf(HasSubstr("Energy of each group's latents"), HasSubstr("\n6-7 "),

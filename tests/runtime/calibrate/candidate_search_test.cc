@@ -31,14 +31,15 @@ class World : public CandidateFitter {
     candidate.encoder.resize(1);
     candidate.encoder[0].grid.step = static_cast<float>(1 / bytes_per_token);
     candidate.decoders.resize(1);
-    candidate.decoders[0].weights.resize(1);
-    candidate.decoders[0].weights[0].grid = candidate.encoder[0].grid;
+    candidate.decoders[0].weights.groups.resize(1);
+    candidate.decoders[0].weights.groups[0].grid = candidate.encoder[0].grid;
     return Measured(std::move(candidate));
   }
 
   absl::Status Measure(AludelCandidate* candidate) override {
     // Decoders read what encoders write.
-    same_grids.push_back(candidate->decoders[0].weights[0].grid.step == candidate->encoder[0].grid.step);
+    same_grids.push_back(candidate->decoders[0].weights.groups[0].grid.step ==
+                         candidate->encoder[0].grid.step);
     *candidate = Measured(std::move(*candidate));
     return absl::OkStatus();
   }

@@ -48,8 +48,8 @@ TEST_P(TrainedDecoderTest, FoldingGivesWhatTheConsumerComputesAndUnfoldingTheNet
   AludelEncoderWeights encoder(1);
   const std::vector<InputScale> scales = decoder.scales;
   const AludelDecoderWeights folded = FoldDecoder(decoder, encoder, {metric});
-  const DecoderNet consumer{folded[0].linear, folded[0].bias, folded[0].hidden, folded[0].hidden_bias,
-                            folded[0].out};
+  const DecoderNet consumer{folded.groups[0].linear, folded.groups[0].bias, folded.groups[0].hidden,
+                            folded.groups[0].hidden_bias, folded.groups[0].out};
   const std::vector<float> y = RunDecoder(consumer, raw.data(), 1);
   for (int64_t j = 0; j < kOutputs; ++j) EXPECT_NEAR(y[j], expected[j], 1e-4) << "output " << j;
 

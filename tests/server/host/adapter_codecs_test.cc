@@ -148,7 +148,7 @@ TEST_F(AdapterCodecsTest, AnAdapterTakesCutsOfItsFormats) {
   AludelDecoderWeights decoder =
       LoadAludelDecoder(demo, format, format.decoders[0], config.kv_dim(), config.hidden).value();
   for (auto& group : encoder) group.grid.planes = 3;
-  for (auto& group : decoder) group.grid.planes = 3;
+  for (auto& group : decoder.groups) group.grid.planes = 3;
   ArtifactWriter writer = ArtifactWriter::Begin(Artifact()).value();
   format.aludel.packing = LatentPacking::kEmbedded;
   format.encoder = writer.AddEncoder(format.name, encoder).value();

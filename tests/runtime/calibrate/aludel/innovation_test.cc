@@ -121,6 +121,58 @@ TEST(FitInnovation, EachLatentLowersTheErrorByItsEnergyAndNoOtherLatentsDoBetter
   }
 }
 
+// Squared error per row of the best linear map of the world's targets from `rank` rows of directions of all its features.
+double ErrorFromDirections(const World& world, const HostMatrix& directions) {
+  const Moments uu = ProjectBoth(directions, world.xx), uy = ProjectLeft(directions, world.xy);
+  double error = 0;
+  for (const double y : world.targets) error += y * y / World::kRows;
+  const HostMatrix w = FitRidge(uu, uy, 1e-10).value();
+  for (int64_t k = 0; k < World::kOutputs; ++k) {
+    for (int64_t i = 0; i < directions.rows; ++i) error -= w.row(k)[i] * uy.at(i, k);
+  }
+  return error;
+}
+
+TEST(PredictiveDirections, NoOthersSayMore) {
+  const World world;
+  constexpr int64_t kAll = World::kMain + World::kSide;
+  Moments told = Moments::Zeros(kAll, kAll);
+  // Targets in two parts, as groups of layers are.
+  AddOuterGram(Block(world.xy, 0, kAll, 0, 2), &told);
+  AddOuterGram(Block(world.xy, 0, kAll, 2, World::kOutputs - 2), &told);
+  std::mt19937_64 random(5);
+  std::normal_distribution<float> normal;
+  HostMatrix all = HostMatrix::Zeros(kAll, kAll);
+  for (int64_t i = 0; i < kAll; ++i) all.row(i)[i] = 1;
+  const double least = ErrorFromDirections(world, all);
+  double before = 1e30;
+  for (int64_t rank = 1; rank <= World::kOutputs; ++rank) {
+    const auto found = PredictiveDirections(world.xx, told, rank, 1e-9);
+    ASSERT_TRUE(found.ok()) << found.status();
+    const Moments gram = ProjectBoth(*found, world.xx);
+    for (int64_t i = 0; i < rank; ++i) {
+      for (int64_t j = 0; j < rank; ++j)
+        EXPECT_NEAR(gram.at(i, j), i == j ? 1.0 : 0.0, 1e-4) << i << " " << j;
+    }
+    const double error = ErrorFromDirections(world, *found);
+    EXPECT_LT(error, before);
+    before = error;
+    for (int trial = 0; trial < 200; ++trial) {
+      HostMatrix other = *found;
+      const float size = trial % 2 == 0 ? 0.05f : 1.0f;
+      for (float& value : other.values) value += size * normal(random);
+      EXPECT_GE(ErrorFromDirections(world, other), error * (1 - 1e-6)) << rank;
+    }
+  }
+  // As many as there are targets say all that can be said.
+  EXPECT_NEAR(before, least, 1e-4 * least);
+}
+
+TEST(PredictiveDirections, SaysWhichMomentsAreSingular) {
+  EXPECT_EQ(PredictiveDirections(Moments::Zeros(4, 4), Moments::Zeros(4, 4), 2, 1e-5).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
 TEST(FitInnovation, SaysWhichMomentsAreSingular) {
   const Moments xx = Moments::Zeros(4, 4);
   EXPECT_EQ(FitInnovation(xx, 2, Moments::Zeros(4, 1), 1, 1e-6).status().code(),

@@ -29,6 +29,7 @@ struct Structure {
   int group_layers;
   LatentPacking packing;
   int64_t head, tail;
+  int64_t directions = 0;  // of side information; 0: all of H
 };
 
 // Of biases that bf16 does not hold, beside products that cancel most of them.
@@ -100,6 +101,7 @@ class KeepingAludel : public ::testing::TestWithParam<Structure> {
     shape_.packing = GetParam().packing;
     shape_.head_tokens = GetParam().head;
     shape_.tail_tokens = GetParam().tail;
+    if (GetParam().directions > 0) AddDirections(config.hidden);
     for (int l = shape_.recomputed_layers + 1; l < config.layers; l += GetParam().group_layers) {
       const int layers = std::min(GetParam().group_layers, config.layers - l);
       const int64_t outputs = layers * 2 * config.kv_dim();
@@ -108,13 +110,25 @@ class KeepingAludel : public ::testing::TestWithParam<Structure> {
     }
   }
 
+  // The last but one is twice f[0].
+  void AddDirections(int64_t hidden) {
+    const int64_t rows = GetParam().directions;
+    decoder_.side = HostMatrix::Zeros(rows, hidden);
+    for (int64_t i = 0; i < rows; ++i) decoder_.side.row(i)[hidden - 1 - i] = 3.0f;
+    decoder_.side.row(rows - 2)[hidden - rows + 1] = 0.0f;
+    decoder_.side.row(rows - 2)[0] = 2.0f;
+  }
+
   // z = x - f[0], undone by the decoder; half of it through the MLP, whose silu(u) - silu(-u) = u. Behind it
   // a latent that is never read: an odd rank, which products are padded for.
   void AddGroup(int64_t outputs, int64_t hidden) {
-    const int64_t side = shape_.has_side() ? hidden : 0;
+    const bool has_side = shape_.has_side();
+    const int64_t directions = GetParam().directions;
+    const int64_t side = !has_side ? 0 : directions > 0 ? directions : hidden;
     const int64_t rank = outputs + 1;
     const LatentGrid grid{1.0f / 1024, std::vector<int>(rank, 16)};
-    AludelEncoderGroup encoder{HostMatrix::Zeros(rank, outputs), HostMatrix::Zeros(side > 0 ? rank : 0, side),
+    AludelEncoderGroup encoder{HostMatrix::Zeros(rank, outputs),
+                               HostMatrix::Zeros(has_side ? rank : 0, has_side ? hidden : 0),
                                std::vector<float>(rank, 0.25f), grid};
     AludelDecoderGroup decoder;
     decoder.grid = grid;
@@ -130,12 +144,16 @@ class KeepingAludel : public ::testing::TestWithParam<Structure> {
       decoder.hidden.row(2 * i + 1)[side + i] = -1.0f;
       decoder.out.row(i)[2 * i] = 0.5f;
       decoder.out.row(i)[2 * i + 1] = -0.5f;
-      if (side == 0) continue;
+      if (!has_side) continue;
       encoder.side.row(i)[0] = -1.0f;
-      decoder.linear.row(i)[0] = 1.0f;
+      if (directions > 0) {
+        decoder.linear.row(i)[directions - 2] = 0.5f;
+      } else {
+        decoder.linear.row(i)[0] = 1.0f;
+      }
     }
     encoder_.push_back(std::move(encoder));
-    decoder_.push_back(std::move(decoder));
+    decoder_.groups.push_back(std::move(decoder));
   }
 
   std::vector<float> LastLogits() {
@@ -224,12 +242,13 @@ TEST_P(KeepingAludel, GivesTheLogitsOfTheOwnPrefillAndRefusesForeignFrames) {
   EXPECT_EQ(apply(wrong, frame.payload).code(), absl::StatusCode::kDataLoss);
 }
 
-INSTANTIATE_TEST_SUITE_P(Structures, KeepingAludel,
-                         ::testing::Values(Structure{"qwen3_qk_norm", -1, 9, LatentPacking::kFixed, 0, 0},
-                                           Structure{"qwen2_bias", 0, 9, LatentPacking::kDeflate, 0, 0},
-                                           Structure{"llama_head_dim", 0, 1, LatentPacking::kDeflate, 2, 3},
-                                           Structure{"mistral_sliding", -1, 1, LatentPacking::kDeflate, 0,
-                                                     1}));
+INSTANTIATE_TEST_SUITE_P(
+    Structures, KeepingAludel,
+    ::testing::Values(Structure{"qwen3_qk_norm", -1, 9, LatentPacking::kFixed, 0, 0},
+                      Structure{"qwen2_bias", 0, 9, LatentPacking::kDeflate, 0, 0},
+                      Structure{"llama_head_dim", 0, 1, LatentPacking::kDeflate, 2, 3},
+                      Structure{"llama_head_dim", 0, 9, LatentPacking::kDeflate, 2, 0, 16},
+                      Structure{"mistral_sliding", -1, 1, LatentPacking::kDeflate, 0, 1}));
 
 }  // namespace
 }  // namespace aludel

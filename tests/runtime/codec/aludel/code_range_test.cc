@@ -26,30 +26,35 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class CodeRange : public ::testing::TestWithParam<LatentPacking> {};
+class CountedCodes : public ::testing::TestWithParam<LatentPacking> {};
 
-TEST_P(CodeRange, CountsTheCodesAtEndsOfThePartThatHasMost) {
+// Binary digits of a magnitude, by division.
+int64_t DigitsOf(int64_t magnitude) { return magnitude == 0 ? 0 : 1 + DigitsOf(magnitude / 2); }
+
+TEST_P(CountedCodes, AreThoseOfEachPart) {
   std::mt19937_64 random(std::random_device{}());
   for (const int64_t tokens : {1, 63, 64, 65, 300}) {
     const LatentGrid grid{0.25f, {2, 3, 5, 8, 9, 13, 16}, std::vector<float>(7, 0.95f), 4};
     const auto rank = static_cast<int64_t>(grid.bits.size());
     std::vector<float> z(tokens * rank);
-    EndCodes want;
+    std::vector<CodeCount> want;
     for (int64_t begin = 0; begin < tokens; begin += kRangeTokens) {
-      EndCodes part;
+      CodeCount part;
       for (int64_t t = begin; t < std::min(tokens, begin + kRangeTokens); ++t) {
         for (int64_t i = 0; i < rank; ++i, ++part.codes) {
           // A quarter at either end or beyond it; the others are further from it than what rounding reaches.
-          const float high = static_cast<float>((1 << (grid.bits[i] - 1)) - 1), low = -high - 1;
+          const int64_t high = (1 << (grid.bits[i] - 1)) - 1, low = -high - 1;
           const auto kind = random() % 4;
-          const float at = kind == 0   ? (random() % 2 == 0 ? low : low * 3)
-                           : kind == 1 ? (random() % 2 == 0 ? high : high * 2 + 9)
-                                       : std::uniform_real_distribution(low + 0.6f, high - 0.6f)(random);
-          z[t * rank + i] = grid.step * at;
-          if (kind < 2) ++part.at_ends;
+          int64_t code = random() % 2 == 0 ? low : high;
+          if (kind > 1 && high > low + 2) code = std::uniform_int_distribution(low + 1, high - 1)(random);
+          const bool at_end = code == low || code == high;
+          const double beyond = at_end && kind == 0 ? 3 : 1;
+          z[t * rank + i] = static_cast<float>(grid.step * code * beyond);
+          part.at_ends += static_cast<int64_t>(at_end);
+          part.digits += DigitsOf(std::abs(code));
         }
       }
-      if (begin == 0 || part.at_ends > want.at_ends) want = part;
+      want.push_back(part);
     }
     std::vector<uint8_t> payload(MaxPackedBytes(grid, GetParam(), tokens));
     payload.resize(PackLatents(z.data(), tokens, grid, GetParam(), absl::MakeSpan(payload)));
@@ -57,15 +62,21 @@ TEST_P(CodeRange, CountsTheCodesAtEndsOfThePartThatHasMost) {
     const auto coder = MakeLatentCoder(grid, GetParam());
     const auto planes = OpenPlanes(payload, grid, GetParam(), coder.get(), tokens, &opened);
     ASSERT_TRUE(planes.ok()) << planes.status();
-    const EndCodes found = MostEndCodes(planes->bytes, grid.bits, GetParam(), tokens);
-    EXPECT_EQ(found.at_ends, want.at_ends) << tokens << " tokens";
-    EXPECT_EQ(found.codes, want.codes);
-    EXPECT_DOUBLE_EQ(EndShare(found, rank),
-                     static_cast<double>(want.at_ends) / static_cast<double>(64 * rank));
+    const std::vector<CodeCount> found = CountCodes(planes->bytes, grid.bits, GetParam(), tokens);
+    ASSERT_EQ(found.size(), want.size()) << tokens << " tokens";
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(found[i].at_ends, want[i].at_ends) << tokens << " tokens, part " << i;
+      EXPECT_EQ(found[i].digits, want[i].digits) << tokens << " tokens, part " << i;
+      EXPECT_EQ(found[i].codes, want[i].codes);
+      EXPECT_DOUBLE_EQ(EndShare(found[i], rank),
+                       static_cast<double>(want[i].at_ends) / static_cast<double>(64 * rank));
+      const bool whole = want[i].codes == 64 * rank;
+      EXPECT_DOUBLE_EQ(Digits(found[i], rank), whole ? want[i].digits / (64.0 * rank) : 0);
+    }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Packings, CodeRange,
+INSTANTIATE_TEST_SUITE_P(Packings, CountedCodes,
                          ::testing::Values(LatentPacking::kFixed, LatentPacking::kDeflate,
                                            LatentPacking::kRans, LatentPacking::kEmbedded),
                          [](const auto& info) { return std::string(Name(info.param)); });
@@ -78,6 +89,34 @@ TEST(EndCodesAllowed, AreFewerThanOneTokenThatIsBeyondTheRangeHas) {
   for (int64_t rank = 22; rank < 3000; ++rank) {
     ASSERT_GT(3 * rank, 4 * MostEndCodesAllowed(0, rank)) << "three quarters of one token, rank " << rank;
   }
+}
+
+TEST(CodeRangeOfAShape, NamesTheLayersOfThePartThatIsBeyondIt) {
+  AludelShape shape;
+  shape.groups = {{3, 5, 100}, {8, 5, 100}};
+  shape.range = {{0, {0.5, 0.25}}};
+  const auto part = [](double digits) { return CodeCount{0, 6400, static_cast<int64_t>(digits * 6400)}; };
+  const std::vector<CodeCount> usual = {part(0.1), part(0.52)};
+  EXPECT_TRUE(CheckCodeRange(shape, 0, usual).ok());
+  const absl::Status status = CheckCodeRange(shape, 1, usual);
+  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(
+      status.message(),
+      "layers 8-12: codes have 0.520 binary digits on average (artifact expects at most 0.250, and 0.275 are "
+      "taken): the prompt is unlike what the codec was fitted to");
+  EXPECT_TRUE(CheckCodeRange(shape, 1, {{0, 6300, 6300}}).ok()) << "63 tokens";
+  shape.range->digits = {0.5, 0};
+  EXPECT_TRUE(CheckCodeRange(shape, 1, usual).ok()) << "calibration had no 64 tokens";
+  shape.range->digits.clear();
+  EXPECT_TRUE(CheckCodeRange(shape, 1, usual).ok()) << "an artifact from before digits";
+}
+
+TEST(CodeRangeOfAShape, UnitesWhatIsKnown) {
+  const CodeRange both = Union({0.1, {0.5, 0.25}}, {0.2, {0.25, 0.75}});
+  EXPECT_EQ(both.end_share, 0.2);
+  EXPECT_THAT(both.digits, testing::ElementsAre(0.5, 0.75));
+  EXPECT_THAT(Union({0.1, {}}, {0.2, {0.25}}).digits, testing::ElementsAre(0.25));
+  EXPECT_THAT(Union({0.1, {0.25}}, {0.2, {}}).digits, testing::ElementsAre(0.25));
 }
 
 // Of demo questions, which no fit has seen.
@@ -132,7 +171,7 @@ class DemoRange : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(DemoRange, HoldsPromptsLikeThoseOfItsFitAndNoOthers) {
-  ASSERT_TRUE(format_.aludel.end_share.has_value());
+  ASSERT_TRUE(format_.aludel.range.has_value());
   const auto prompts = DemoPrompts(30);
   for (const auto& prompt : prompts) {
     const absl::Status status = HandOver(prompt, 1, format_.aludel);
@@ -153,7 +192,7 @@ TEST_P(DemoRange, HoldsPromptsLikeThoseOfItsFitAndNoOthers) {
 
 TEST_P(DemoRange, IsNotAskedOfAnArtifactThatDoesNotTell) {
   AludelShape shape = format_.aludel;
-  shape.end_share.reset();
+  shape.range.reset();
   EXPECT_TRUE(HandOver(DemoPrompts(1)[0], 50, shape).ok());
 }
 

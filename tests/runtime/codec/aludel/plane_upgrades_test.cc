@@ -201,7 +201,7 @@ class UpgradedPages : public ::testing::TestWithParam<int> {
         decoder.linear.row(i)[side + i] = 1.0f;
       }
       encoder_.push_back(std::move(encoder));
-      decoder_.push_back(std::move(decoder));
+      decoder_.groups.push_back(std::move(decoder));
     }
     for (int i = 0; i < kTokens; ++i) prompt_.push_back(3 + 5 * i % 70);
   }

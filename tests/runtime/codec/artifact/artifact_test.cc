@@ -5,9 +5,11 @@
 #include <fstream>
 #include <sstream>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/codec/aludel/weight_files.h"
 #include "runtime/codec/artifact/artifact_files.h"
 #include "runtime/codec/artifact/format_name.h"
 #include "runtime/codec/codec.h"
@@ -117,6 +119,35 @@ TEST_F(Artifact, EncoderSurvivesARewriteByteForByte) {
   EXPECT_EQ(writer->AddDecoder("scd", "chat", *decoder)->sha256, format.decoders[0].file.sha256);
 }
 
+TEST_F(Artifact, SideDirectionsAreWholePiecesOfAsManyAsTheModelIsWide) {
+  constexpr int64_t kKvDim = 128, kHidden = 256;
+  const ArtifactManifest manifest = LoadArtifactManifest(directory_).value();
+  const ArtifactFormat& format = **manifest.Find("aludel-p2");
+  AludelDecoderWeights weights =
+      LoadAludelDecoder(manifest, format, format.decoders[0], kKvDim, kHidden).value();
+  ArtifactDecoder written;
+  const auto load = [&](int64_t rows) {
+    weights.side = HostMatrix::Zeros(rows, kHidden);
+    for (size_t g = 0; g < weights.groups.size(); ++g) {
+      for (HostMatrix* first : {&weights.groups[g].hidden, &weights.groups[g].linear}) {
+        *first = HostMatrix::Zeros(first->rows, rows + format.aludel.groups[g].rank);
+      }
+    }
+    written.file =
+        WriteWeights(directory_, "side.safetensors", ListTensors(weights, MatrixStorage::kF32)).value();
+    return LoadAludelDecoder(manifest, format, written, kKvDim, kHidden);
+  };
+  for (const int64_t rows : {kHidden, int64_t{8}}) {
+    const auto found = load(rows);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_EQ(found->side.rows, rows);
+  }
+  for (const int64_t rows : {kHidden + 8, int64_t{12}}) {
+    EXPECT_THAT(Message(load(rows).status()),
+                HasSubstr(absl::StrCat("tensor side has ", rows, " rows, want a multiple of 8 up to 256")));
+  }
+}
+
 TEST_F(Artifact, WriterRefusesTwoFilesOfOneName) {
   const auto manifest = LoadArtifactManifest(directory_);
   ASSERT_TRUE(manifest.ok()) << manifest.status();
@@ -174,6 +205,14 @@ TEST_F(Artifact, ManifestFieldsAreNamedWhenTheyAreWrong) {
               AllOf(HasSubstr("formats[0]: end_share is 3"), HasSubstr("want a share: 0 to 1")));
   EXPECT_THAT(Complaint("\"end_share\": 0.", "\"end_share\": -0."),
               HasSubstr("formats[0]: end_share is -0."));
+  EXPECT_THAT(Complaint("\"end_share\": 0.", "\"code_digits\": [1, -1],\n\"end_share\": 0."),
+              HasSubstr("formats[0]: code_digits has -1, want numbers of 0 to 16"));
+  EXPECT_THAT(Complaint("\"end_share\": 0.", "\"code_digits\": [\"1\"],\n\"end_share\": 0."),
+              HasSubstr("formats[0]: code_digits has \"1\", want numbers of 0 to 16"));
+  EXPECT_THAT(Complaint("\"end_share\": 0.", "\"code_digits\": 1,\n\"end_share\": 0."),
+              HasSubstr("formats[0]: code_digits is 1, want an array of numbers"));
+  EXPECT_THAT(Complaint("\"end_share\": 0.", "\"code_digits\": [1, 1, 1],\n\"end_share\": 0."),
+              HasSubstr("formats[0]: code_digits has 3 numbers, want one for each of 1 groups"));
   EXPECT_THAT(Complaint("\"first_layer\": 3", "\"first_layer\": 4"),
               HasSubstr("formats[0].groups[0]: first_layer is 4"));
   EXPECT_THAT(Complaint("\"recomputed_layers\": 2", "\"recomputed_layers\": -2"),

@@ -10,22 +10,24 @@
 
 namespace aludel {
 
-// The largest EndShare (code_range.h) of whole frames of one encoder: what AludelShape::end_share becomes where they are of
-// prompts that no fit has seen. Not thread-safe.
-class EndShareMeter {
+// The range (code_range.h) of codes in whole frames of one encoder: what AludelShape::range becomes where they are of prompts that
+// no fit has seen. Not thread-safe.
+class CodeRangeMeter {
  public:
   // Both must outlive it.
-  EndShareMeter(const AludelShape& shape, const AludelEncoderWeights& encoder);
+  CodeRangeMeter(const AludelShape& shape, const AludelEncoderWeights& encoder);
 
   // DataLoss where it is none of the encoder's.
   absl::Status Add(const StoredFrame& frame);
-  double largest() const { return largest_; }
+  // Digits are those of groups of which kLeastDigitParts parts and more were added, and 0 of others.
+  CodeRange range() const;
 
  private:
   const AludelShape& shape_;
   const AludelEncoderWeights& encoder_;
   std::vector<std::unique_ptr<LatentCoder>> coders_;  // [groups], null where the packing has none
-  double largest_ = 0;
+  CodeRange range_;                                   // its digits are of all groups
+  std::vector<int64_t> digit_parts_;                  // [groups]
 };
 
 }  // namespace aludel
