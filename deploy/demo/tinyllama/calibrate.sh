@@ -35,10 +35,10 @@ fit() { # FORMAT FLAG...
   deploy/demo/tinyllama/texts.py --out $models/texts
 if [[ "${1:-}" == --all ]]; then
   # The most layers first: what the models computed for them serves the others.
-  fit aludel-p4 --recomputed-layers 4 --bytes-per-token 380
+  fit aludel-p4 --recomputed-layers 4 --side-rank 512 --bytes-per-token 380
   fit aludel-p0 --recomputed-layers 0 --bytes-per-token 1500
-  fit aludel-p1 --recomputed-layers 1 --bytes-per-token 1000
+  fit aludel-p1 --recomputed-layers 1 --side-rank 512 --bytes-per-token 1000
 fi
 # Last, so that servers offer it first.
-fit aludel-p2 --recomputed-layers 2 --bytes-per-token 780
+fit aludel-p2 --recomputed-layers 2 --side-rank 512 --bytes-per-token 780
 rm -rf $models/tinyllama-states
