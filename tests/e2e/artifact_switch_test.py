@@ -79,7 +79,7 @@ def make_other(folder: Path, plain: Path) -> Path:
 
 
 def make_retuned(folder: Path, plain: Path) -> Path:
-    """An artifact with the demo's encoders and another decoder: what it brings forth, times 0.9."""
+    """An artifact with the demo's encoders and another decoder: what it brings forth, times 0.7."""
     shutil.copytree(plain, folder)
     file = folder / DECODER
     data = bytearray(file.read_bytes())
@@ -90,7 +90,7 @@ def make_retuned(folder: Path, plain: Path) -> Path:
             continue
         begin, end = (start + at for at in tensor["data_offsets"])
         values = struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])
-        data[begin:end] = struct.pack(f"<{len(values)}f", *(0.9 * value for value in values))
+        data[begin:end] = struct.pack(f"<{len(values)}f", *(0.7 * value for value in values))
         changed += len(values)
     assert changed > 0, "the decoder has no scales of its last layer"
     file.write_bytes(data)
