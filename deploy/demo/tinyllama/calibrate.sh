@@ -5,7 +5,8 @@
 #
 #   deploy/demo/tinyllama/calibrate.sh [--all]
 #
-#   --all    aludel-p4, aludel-p0 and aludel-p1, too, not just what the quickstart serves (aludel-p2); each may take as long
+#   --all    aludel-p4, aludel-p0, aludel-p1 and aludel-codes (nothing recomputed, no side information), too, not just what
+#            the quickstart serves (aludel-p2); each may take as long
 set -euo pipefail
 self=$(realpath "$0")
 cd "$(dirname "$self")/../../.."
@@ -37,6 +38,7 @@ if [[ "${1:-}" == --all ]]; then
   # The most layers first: what the models computed for them serves the others.
   fit aludel-p4 --recomputed-layers 4 --side-rank 512 --bytes-per-token 380
   fit aludel-p0 --recomputed-layers 0 --bytes-per-token 1500
+  fit aludel-codes --recomputed-layers -1 --bytes-per-token 780
   fit aludel-p1 --recomputed-layers 1 --side-rank 512 --bytes-per-token 1000
 fi
 # Last, so that servers offer it first.
