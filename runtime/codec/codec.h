@@ -71,6 +71,15 @@ class KvDecoder {
                              const KvTarget& target) = 0;
 };
 
+// Decodes payloads as far as that needs neither the model nor the handoff. Thread-safe.
+class PayloadOpener {
+ public:
+  virtual ~PayloadOpener() = default;
+  // A payload of the same frame that Apply reads in little time. DataLoss where it holds nothing that could be applied.
+  virtual absl::StatusOr<std::vector<uint8_t>> Open(const FrameCoverage& coverage,
+                                                    absl::Span<const uint8_t> payload) const = 0;
+};
+
 // What both ends of a handoff agree on about a wire format, and what plans and memory are made from: plain
 // data, the same wherever the format is opened. `max_frame_bytes` is pure: any thread may call it.
 struct CodecSpec {
@@ -130,6 +139,8 @@ class DecoderFactory : public CodecSide {
  public:
   // As NewEncoder.
   virtual absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const = 0;
+  // Of formats whose payloads take so long to decode that it should not hold up the engine's thread. Null: none.
+  virtual const PayloadOpener* opener() const { return nullptr; }
   // Once, before others see it.
   void SetDecoderHash(std::string hash) { spec_.decoder_hash = std::move(hash); }
 

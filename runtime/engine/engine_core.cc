@@ -21,7 +21,7 @@ EngineCore::EngineCore(Transformer* model, const Tokenizer* tokenizer, const Eng
       front_(front),
       blocks_(model->hash(), options, pool, &counters_),
       hedges_(pool->layout(), options.max_hedges, tokenizer, &blocks_, &counters_),
-      intake_(model, pool, &blocks_, &counters_),
+      intake_(model, pool, &blocks_, &counters_, [front] { front->Post([] {}); }),
       runner_(model, pool, &blocks_),
       pace_(options.max_num_batched_tokens),
       emitter_(model->config().eos_ids, model->config().vocab) {}

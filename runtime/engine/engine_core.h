@@ -31,7 +31,7 @@ class EngineCore {
              EngineFront* front);
 
   void Begin(std::unique_ptr<Sequence> sequence);
-  void PushFrame(PendingFrame frame) { intake_.Push(std::move(frame)); }
+  void PushFrame(PendingFrame frame) { intake_.Push(std::move(frame), sequences_); }
   // As Engine's of the same names.
   void FallBack(SequenceId id, const absl::Status& reason);
   void Hedge(SequenceId id, const absl::Status& reason);

@@ -1,6 +1,7 @@
 #include "runtime/engine/engine_intake.h"
 
 #include <chrono>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "runtime/status_macros.h"
@@ -38,6 +39,19 @@ absl::Status EngineIntake::Begin(Sequence& sequence) {
   return begun;
 }
 
+void EngineIntake::Push(PendingFrame frame, const SequenceMap& sequences) {
+  const auto found = sequences.find(frame.id);
+  if (found != sequences.end() && found->second->awaiting()) {
+    const DecoderFactory& codec = *found->second->receiving->codec;
+    // Frames of other kinds are refused as they are.
+    if (codec.opener() != nullptr && frame.header.kind == codec.spec().kind) {
+      frame.codec_owner = found->second->codec_owner;
+      return opener_.Push(std::move(frame), codec.opener());
+    }
+  }
+  Enqueue(std::move(frame));
+}
+
 void EngineIntake::FallBack(Sequence& sequence, const absl::Status& reason) {
   sequence.clock.Charge(&sequence.times.await);
   sequence.receiving.reset();
@@ -49,6 +63,7 @@ void EngineIntake::FallBack(Sequence& sequence, const absl::Status& reason) {
 }
 
 void EngineIntake::DropFrames(SequenceId id) {
+  opener_.Drop(id);
   for (std::deque<PendingFrame>* const frames : {&frames_, &second_parts_}) {
     for (auto frame = frames->begin(); frame != frames->end();) {
       if (frame->id != id) {
@@ -79,6 +94,7 @@ absl::Status EngineIntake::Restart(Sequence& sequence) {
 std::optional<std::pair<SequenceId, absl::Status>> EngineIntake::ApplySome(const SequenceMap& sequences,
                                                                            double step_seconds) {
   Settle();
+  for (PendingFrame& frame : opener_.Take()) Enqueue(std::move(frame));
   if (empty()) return std::nullopt;
   if (unread_.size() == kMostUnread) {
     unread_.front().read->Await();
@@ -164,7 +180,11 @@ void EngineIntake::UpgradeOne(Sequence& sequence, const PendingFrame& frame) {
 
 absl::Status EngineIntake::Apply(Sequence& sequence, Receiving& receiving, int plane,
                                  const PendingFrame& frame) {
-  ALUDEL_RETURN_IF_ERROR(VerifyFrame(frame.header_bytes, frame.payload));
+  if (frame.opened.has_value()) {
+    ALUDEL_RETURN_IF_ERROR(frame.opened->status());
+  } else {
+    ALUDEL_RETURN_IF_ERROR(VerifyFrame(frame.header_bytes, frame.payload));
+  }
   if (frame.header.kind != receiving.codec->spec().kind) {
     return absl::DataLossError(absl::StrFormat(
         "frame kind is %d, the ticket's format %s has %d", static_cast<int>(frame.header.kind),
@@ -177,10 +197,12 @@ absl::Status EngineIntake::Apply(Sequence& sequence, Receiving& receiving, int p
   FrameCoverage cells = frame.header.coverage;
   cells.plane = 0;
   ALUDEL_RETURN_IF_ERROR(receiving.ledger.Add(cells));
-  return receiving.decoder->Apply(frame.header.coverage, frame.payload, Target(sequence, receiving));
+  const absl::Span<const uint8_t> payload = frame.opened.has_value() ? **frame.opened : frame.payload;
+  return receiving.decoder->Apply(frame.header.coverage, payload, Target(sequence, receiving));
 }
 
 void EngineIntake::ReleaseAll() {
+  opener_.Stop();
   for (std::deque<PendingFrame>* const frames : {&frames_, &second_parts_}) {
     for (PendingFrame& frame : *frames) frame.release();
     frames->clear();

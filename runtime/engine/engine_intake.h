@@ -10,23 +10,15 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/stream_marks.h"
-#include "runtime/codec/frame.h"
 #include "runtime/engine/engine_blocks.h"
 #include "runtime/engine/engine_stats.h"
+#include "runtime/engine/frame_opener.h"
+#include "runtime/engine/pending_frame.h"
 #include "runtime/engine/sequence.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/transformer.h"
 
 namespace aludel {
-
-// A frame that has arrived for a sequence; `release` gives its bytes back.
-struct PendingFrame {
-  SequenceId id;
-  FrameHeader header;
-  std::vector<uint8_t> header_bytes;
-  absl::Span<const uint8_t> payload;
-  std::function<void()> release;
-};
 
 // Receives the frames of handoffs: they wait here, are checked, and fill their sequence's blocks. A frame
 // that fails a check turns its sequence to local prefill. Owned by the engine thread; sequences and frames
@@ -41,22 +33,25 @@ struct PendingFrame {
 // On a device that works behind the host a frame's reconstruction is only enqueued, on the model's stream, in front of every
 // step that reads its blocks and of whatever is written to them after a handoff was canceled. Its bytes stay until the
 // device has read them. What cannot be enqueued fails its frame like a check; what fails later is the device's, lost for all.
+//
+// Payloads that take long to decode (PayloadOpener) pass through a thread of their own on their way to the others.
 class EngineIntake {
  public:
-  // All must outlive the intake.
-  EngineIntake(Transformer* model, BlockPool* pool, EngineBlocks* blocks, EngineStats* counters)
+  // All must outlive the intake. `wake` is called by another thread where ApplySome has more to do.
+  EngineIntake(Transformer* model, BlockPool* pool, EngineBlocks* blocks, EngineStats* counters,
+               std::function<void()> wake)
       : model_(model),
         pool_(pool),
         blocks_(blocks),
         counters_(counters),
-        marks_(dynamic_cast<StreamMarks*>(model->device())) {}
+        marks_(dynamic_cast<StreamMarks*>(model->device())),
+        opener_(std::move(wake)) {}
 
   // Prepares the decoder of a sequence that has blocks for everything handed over. After an error the
   // sequence must fall back.
   absl::Status Begin(Sequence& sequence);
-  void Push(PendingFrame frame) {
-    (frame.header.coverage.plane > 0 ? second_parts_ : frames_).push_back(std::move(frame));
-  }
+  void Push(PendingFrame frame, const SequenceMap& sequences);
+  // But for what is being opened.
   bool empty() const { return frames_.empty() && second_parts_.empty(); }
   // Reconstructs a few frames, in order of arrival but second parts behind all others, which prompts wait for, or what takes a
   // small part of a step, of which the last one took `step_seconds`: handoffs may delay running decodes by these and no more.
@@ -73,10 +68,13 @@ class EngineIntake {
   // Releases the frames that the device has read; no more than that is to be done once `settled`.
   void Settle();
   bool settled() const { return unread_.empty(); }
-  // Releases every waiting frame unread, and the others once the device has read them.
+  // Releases every waiting frame unread, and the others once the device has read them. Sequences get no more frames.
   void ReleaseAll();
 
  private:
+  void Enqueue(PendingFrame frame) {
+    (frame.header.coverage.plane > 0 ? second_parts_ : frames_).push_back(std::move(frame));
+  }
   absl::Status ApplyOne(Sequence& sequence, const PendingFrame& frame);
   absl::Status Apply(Sequence& sequence, Receiving& receiving, int plane, const PendingFrame& frame);
   // As ApplyOne for a second part; what fails ends the upgrade.
@@ -98,6 +96,7 @@ class EngineIntake {
   EngineBlocks* const blocks_;
   EngineStats* const counters_;
   StreamMarks* const marks_;  // null: what is applied is read
+  FrameOpener opener_;
   std::deque<PendingFrame> frames_, second_parts_;
   std::deque<Unread> unread_;  // oldest first, at most kMostUnread
 };

@@ -116,6 +116,23 @@ absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model, Latent
   return work;
 }
 
+// The group that a frame holds whole.
+absl::StatusOr<const DecoderGroup*> FindGroup(const std::vector<DecoderGroup>& groups,
+                                              const FrameCoverage& coverage) {
+  for (const DecoderGroup& group : groups) {
+    if (group.shape.first_layer == coverage.first_layer && group.shape.layers == coverage.layers) {
+      return &group;
+    }
+  }
+  return absl::DataLossError(absl::StrFormat("frame holds layers [%d, %d), which are no group of its format",
+                                             coverage.first_layer, coverage.first_layer + coverage.layers));
+}
+
+absl::Status FrameError(const FrameCoverage& coverage, const absl::Status& status) {
+  return absl::DataLossError(
+      absl::StrFormat("frame of layer %d: %s", coverage.first_layer, status.message()));
+}
+
 class AludelDecoder : public KvDecoder {
  public:
   AludelDecoder(const Transformer& model, const AludelShape& shape, const SideInputs& side,
@@ -172,10 +189,7 @@ class AludelDecoder : public KvDecoder {
         work_.planes->Next(HasHostPlanes() ? MostPlaneBytes(*group, shape_.packing, coverage.tokens) : 0);
     const absl::StatusOr<OpenedPlanes> planes =
         OpenPlanes(payload, group->grid, shape_.packing, group->coder.get(), coverage.tokens, &opened);
-    if (!planes.ok()) {
-      return absl::DataLossError(
-          absl::StrFormat("frame of layer %d: %s", coverage.first_layer, planes.status().message()));
-    }
+    if (!planes.ok()) return FrameError(coverage, planes.status());
     ALUDEL_RETURN_IF_ERROR(CheckRange(*group, planes->bytes, coverage.tokens));
     Device& device = *model_.device();
     const size_t bytes = planes->bytes.size();
@@ -204,14 +218,7 @@ class AludelDecoder : public KvDecoder {
     one_layer.layers = 1;
     if (!upgrades_.empty()) one_layer.plane = 0;  // PlaneUpgrades asks for its own
     ALUDEL_RETURN_IF_ERROR(CheckLayerFrame(one_layer, model_.config().layers, target));
-    for (const DecoderGroup& group : groups_) {
-      if (group.shape.first_layer == coverage.first_layer && group.shape.layers == coverage.layers) {
-        return &group;
-      }
-    }
-    return absl::DataLossError(
-        absl::StrFormat("frame holds layers [%d, %d), which are no group of its format", coverage.first_layer,
-                        coverage.first_layer + coverage.layers));
+    return FindGroup(groups_, coverage);
   }
 
   // OutOfRange where a frame's codes are not like those that calibration saw. Of a cut frame nobody can tell; and of one in two parts
@@ -280,7 +287,7 @@ double FlopsPerToken(const SideInputs& side, const std::vector<DecoderGroup>& gr
   return flops;
 }
 
-class AludelDecoderFactory : public DecoderFactory {
+class AludelDecoderFactory : public DecoderFactory, public PayloadOpener {
  public:
   AludelDecoderFactory(CodecSpec spec, AludelShape shape, SideInputs side, std::vector<DecoderGroup> groups,
                        DecoderMemory work, const Transformer& model)
@@ -293,6 +300,20 @@ class AludelDecoderFactory : public DecoderFactory {
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
     return std::make_unique<AludelDecoder>(model_, shape_, side_, groups_, spec_.base_planes, work_.get());
+  }
+
+  // Pictures take many times what rANS does.
+  const PayloadOpener* opener() const override {
+    return shape_.packing == LatentPacking::kVideo ? this : nullptr;
+  }
+  absl::StatusOr<std::vector<uint8_t>> Open(const FrameCoverage& coverage,
+                                            absl::Span<const uint8_t> payload) const override {
+    ALUDEL_ASSIGN_OR_RETURN(const DecoderGroup* const group, FindGroup(groups_, coverage));
+    std::vector<uint8_t> planes;
+    const absl::StatusOr<OpenedPlanes> opened =
+        OpenPlanes(payload, group->grid, shape_.packing, group->coder.get(), coverage.tokens, &planes);
+    if (!opened.ok()) return FrameError(coverage, opened.status());
+    return VideoCoder::AsTheyAre(opened->bytes);
   }
 
  private:

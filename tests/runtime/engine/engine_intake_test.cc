@@ -15,11 +15,12 @@ namespace {
 TEST_F(EngineTest, AppliesAsManyFramesAsASmallPartOfAStepTakes) {
   EngineStats counters;
   // Of sequences that have ended, so that nothing is reconstructed.
-  EngineIntake intake(model_.get(), /*pool=*/nullptr, /*blocks=*/nullptr, &counters);
+  EngineIntake intake(model_.get(), /*pool=*/nullptr, /*blocks=*/nullptr, &counters, /*wake=*/[] {});
   int released = 0;
   for (int i = 0; i < 30; ++i) {
     intake.Push(
-        {.id = 1, .header = {}, .header_bytes = {}, .payload = {}, .release = [&released] { ++released; }});
+        {.id = 1, .header = {}, .header_bytes = {}, .payload = {}, .release = [&released] { ++released; }},
+        {});
   }
   const auto apply = [&](double step_seconds) {
     EXPECT_FALSE(intake.ApplySome({}, step_seconds).has_value());
@@ -40,13 +41,13 @@ TEST_F(EngineTest, AppliesAsManyFramesAsASmallPartOfAStepTakes) {
 
 TEST_F(EngineTest, SecondPartsOfSomeWaitForFirstPartsOfOthers) {
   EngineStats counters;
-  EngineIntake intake(model_.get(), /*pool=*/nullptr, /*blocks=*/nullptr, &counters);
+  EngineIntake intake(model_.get(), /*pool=*/nullptr, /*blocks=*/nullptr, &counters, /*wake=*/[] {});
   std::vector<int> released;
   const auto push = [&](int number, uint16_t plane) {
     PendingFrame frame{.id = 1, .header = {}, .header_bytes = {}, .payload = {}, .release = {}};
     frame.header.coverage.plane = plane;
     frame.release = [&released, number] { released.push_back(number); };
-    intake.Push(std::move(frame));
+    intake.Push(std::move(frame), {});
   };
   for (int i = 0; i < 6; ++i) push(i, /*plane=*/1);
   for (int i = 10; i < 15; ++i) push(i, /*plane=*/0);
