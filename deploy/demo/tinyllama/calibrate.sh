@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Fits build/models/tinyllama-codec: codes by which TinyLlama's cache becomes the cache of its fine-tune `short`.
 # Its work is done where the artifact is there; an interrupted run finds its intermediate files again. It takes about an
-# hour on two idle cores with AMX, and at most about 80 minutes: what does not fit in these is left out, and it says what.
+# hour on two idle cores, and at most two: what does not fit in these is left out, and it says what.
 #
 #   deploy/demo/tinyllama/calibrate.sh [--all]
 #
-#   --all    aludel-p4, aludel-p0, aludel-p1 and aludel-codes (nothing recomputed, no side information), too, not just what
-#            the quickstart serves (aludel-p2); each may take as long
+#   --all    what the quickstart serves is aludel-codes: nothing recomputed, no side information. This adds the same in half the
+#            bytes (aludel-codes-350) and formats of one, two and four recomputed layers, and of none but with side
+#            information (aludel-p1, -p2, -p4, -p0); each may take as long
 set -euo pipefail
 self=$(realpath "$0")
 cd "$(dirname "$self")/../../.."
@@ -29,7 +30,7 @@ fit() { # FORMAT FLAG...
   fi
   build/release/bin/aludel-calibrate --producer $base --consumer $base+deploy/demo/tinyllama/short \
     --data $models/texts/calibration.jsonl --out $out --format "$@" --compute bf16 --group-layers 5 \
-    --sensitivity-prompts 0 --linear --tuning-data $models/texts/tuning.jsonl --budget 80m \
+    --sensitivity-prompts 0 --linear --tuning-data $models/texts/tuning.jsonl --budget 2h \
     --work $models/tinyllama-states --keep-work
 }
 [[ -f $models/texts/calibration.jsonl && -f $models/texts/tuning.jsonl ]] ||
@@ -38,9 +39,10 @@ if [[ "${1:-}" == --all ]]; then
   # The most layers first: what the models computed for them serves the others.
   fit aludel-p4 --recomputed-layers 4 --side-rank 512 --bytes-per-token 380
   fit aludel-p0 --recomputed-layers 0 --bytes-per-token 1500
-  fit aludel-codes --recomputed-layers -1 --bytes-per-token 780
   fit aludel-p1 --recomputed-layers 1 --side-rank 512 --bytes-per-token 1000
+  fit aludel-p2 --recomputed-layers 2 --side-rank 512 --bytes-per-token 780
+  fit aludel-codes-350 --recomputed-layers -1 --bytes-per-token 370
 fi
 # Last, so that servers offer it first.
-fit aludel-p2 --recomputed-layers 2 --side-rank 512 --bytes-per-token 780
+fit aludel-codes --recomputed-layers -1 --bytes-per-token 780
 rm -rf $models/tinyllama-states
