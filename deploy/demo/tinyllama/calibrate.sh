@@ -7,7 +7,8 @@
 #
 #   --all    what the quickstart serves is aludel-codes: nothing recomputed, no side information. This adds the same in half the
 #            bytes (aludel-codes-350) and formats of one, two and four recomputed layers, and of none but with side
-#            information (aludel-p1, -p2, -p4, -p0); each may take as long
+#            information (aludel-p1, -p2, -p4, -p0); each may take as long. The two of some 340 bytes a token (-p4 and -350)
+#            answer questions, and lose what deploy/demo/RESULTS.md says on other texts
 set -euo pipefail
 self=$(realpath "$0")
 cd "$(dirname "$self")/../../.."
