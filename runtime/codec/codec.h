@@ -75,7 +75,7 @@ class KvDecoder {
 class PayloadOpener {
  public:
   virtual ~PayloadOpener() = default;
-  // A payload of the same frame that Apply reads in little time. DataLoss where it holds nothing that could be applied.
+  // A payload of the same frame, which Apply reads in little time and before it returns. DataLoss where it holds none.
   virtual absl::StatusOr<std::vector<uint8_t>> Open(const FrameCoverage& coverage,
                                                     absl::Span<const uint8_t> payload) const = 0;
 };

@@ -60,8 +60,12 @@ void FrameOpener::Stop() {
     thread_.join();
   }
   Release(Take());
-  absl::MutexLock lock(&mutex_);
-  for (const Work& work : std::exchange(waiting_, {})) work.frame.release();
+  std::deque<Work> waiting;
+  {
+    absl::MutexLock lock(&mutex_);
+    waiting = std::exchange(waiting_, {});
+  }
+  for (const Work& work : waiting) work.frame.release();
 }
 
 std::vector<PendingFrame> FrameOpener::TakeDropped() {
