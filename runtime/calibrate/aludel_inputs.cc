@@ -30,7 +30,7 @@ void PrintTexts(const AludelJob& job, const AludelInputs& inputs) {
   }
   const std::vector<AludelGroup> groups =
       MakeGroups(config, std::min(0, inputs.most_recomputed), job.options.group_layers);
-  const int64_t side = inputs.most_recomputed < 0 ? 0
+  const int64_t side = inputs.most_recomputed < 0  ? 0
                        : job.options.side_rank > 0 ? job.options.side_rank
                                                    : config.hidden;
   const int64_t unknowns = side + groups.front().layers * 2 * config.kv_dim();
