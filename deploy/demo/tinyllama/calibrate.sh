@@ -24,6 +24,7 @@ case "${1:-}" in
 esac
 
 has() { [[ -f $out/artifact.json ]] && grep -q "\"name\": *\"$1\"" $out/artifact.json; }
+fitted=false
 fit() { # FORMAT FLAG...
   if has "$1"; then
     echo "calibrate: $out holds $1"
@@ -33,6 +34,7 @@ fit() { # FORMAT FLAG...
     --data $models/texts/calibration.jsonl --out $out --format "$@" --compute bf16 --group-layers 5 \
     --sensitivity-prompts 0 --linear --tuning-data $models/texts/tuning.jsonl --budget 2h \
     --work $models/tinyllama-states --keep-work
+  fitted=true
 }
 [[ -f $models/texts/calibration.jsonl && -f $models/texts/tuning.jsonl ]] ||
   deploy/demo/tinyllama/texts.py --out $models/texts
@@ -46,4 +48,4 @@ if [[ "${1:-}" == --all ]]; then
 fi
 # Last, so that servers offer it first.
 fit aludel-codes --recomputed-layers -1 --bytes-per-token 780
-rm -rf $models/tinyllama-states
+if $fitted; then rm -rf $models/tinyllama-states; fi
