@@ -68,7 +68,8 @@ class EngineIntake {
   // Releases the frames that the device has read; no more than that is to be done once `settled`.
   void Settle();
   bool settled() const { return unread_.empty(); }
-  // Releases every waiting frame unread, and the others once the device has read them. Sequences get no more frames.
+  // Releases every waiting frame unread, and the others once the device has read them. What is pushed after it waits for
+  // another call.
   void ReleaseAll();
 
  private:

@@ -26,6 +26,7 @@ void FrameOpener::Push(PendingFrame frame, const PayloadOpener* opener) {
 }
 
 std::vector<PendingFrame> FrameOpener::Take() {
+  if (!thread_.joinable()) return {};  // most engines never have one, and ask before each step
   Release(TakeDropped());
   absl::MutexLock lock(&mutex_);
   return std::exchange(opened_, {});
@@ -52,20 +53,22 @@ void FrameOpener::Drop(SequenceId id) {
 }
 
 void FrameOpener::Stop() {
-  if (thread_.joinable()) {
-    {
-      absl::MutexLock lock(&mutex_);
-      stopping_ = true;
-    }
-    thread_.join();
+  if (!thread_.joinable()) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
   }
-  Release(Take());
+  thread_.join();
   std::deque<Work> waiting;
+  std::vector<PendingFrame> opened;
   {
     absl::MutexLock lock(&mutex_);
     waiting = std::exchange(waiting_, {});
+    opened = std::exchange(opened_, {});
   }
   for (const Work& work : waiting) work.frame.release();
+  Release(opened);
+  Release(TakeDropped());
 }
 
 std::vector<PendingFrame> FrameOpener::TakeDropped() {

@@ -3,6 +3,7 @@
 #include <deque>
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -43,8 +44,8 @@ class FrameOpener {
   std::thread thread_;
   absl::Mutex mutex_;
   std::deque<Work> waiting_ ABSL_GUARDED_BY(mutex_);
-  SequenceId opening_ ABSL_GUARDED_BY(mutex_) =
-      0;  // whose frame the thread is at; 0: none, or it was dropped
+  // Whose frame the thread is at; 0: nobody's, or it was dropped.
+  SequenceId opening_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<PendingFrame> opened_ ABSL_GUARDED_BY(mutex_);
   std::vector<PendingFrame> dropped_ ABSL_GUARDED_BY(mutex_);  // to be released
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -165,6 +165,7 @@ class OpenedHandoff : public EngineTest {
     const auto encoder = OpenEncoders("raw", "", *model_).value();
     for (auto& frame : PrefillFrames(*encoder, question_, to_)) frames_.push_back(Closed(std::move(frame)));
   }
+  ~OpenedHandoff() override { engine_.reset(); }  // which may still open frames
   std::shared_ptr<Recorder> Begin() {
     auto recorder = std::make_shared<Recorder>();
     id_ = engine_->Generate({question_.prompt, {.max_tokens = 24}, kNever, &codec_, to_}, recorder).value();
