@@ -40,6 +40,22 @@ CalibrationProgress ProgressOf(ProgressBar& bar) {
   };
 }
 
+// Whether a group keeps all latents of its fit, and the rate would have let it have more.
+bool ShareBounds(const AludelCandidate& candidate, double bytes, const AludelAnalysis& analysis,
+                 const ModelConfig& config, AludelOptions options) {
+  options.compute_share = 1;  // as good as none
+  options.recomputed_layers = candidate.shape.recomputed_layers;
+  const int64_t most = MostRank(bytes, config, candidate.shape.groups, options);
+  for (size_t g = 0; g < candidate.shape.groups.size(); ++g) {
+    const int64_t fitted = analysis.encoders[g].matrix.rows;
+    if (candidate.shape.groups[g].rank == fitted && fitted < most &&
+        fitted < int64_t{2} * config.kv_dim() * candidate.shape.groups[g].layers) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Fits structures at rates to the inputs of one job.
 class AludelFitter : public CandidateFitter {
  public:
@@ -60,6 +76,12 @@ class AludelFitter : public CandidateFitter {
     candidate.shape.groups =
         MakeGroups(inputs_.producer->config(), recomputed_layers, job_.options.group_layers);
     candidate.encoder = QuantizeTo(bytes, *analysis, &candidate.shape);
+    if (ShareBounds(candidate, bytes, *analysis, inputs_.producer->config(), job_.options)) {
+      bar_.Break();
+      PrintLine(
+          "warning: at this rate more latents would be kept than --compute-share pays for: with a larger one "
+          "the same bytes may lose less");
+    }
     for (size_t g = 0; g < candidate.encoder.size(); ++g) {
       candidate.spectra.push_back(
           MakeSpectrum(analysis->energies[g], candidate.shape.groups[g], candidate.encoder[g].grid.step));

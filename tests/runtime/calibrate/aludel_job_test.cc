@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "gmock/gmock.h"
@@ -485,6 +486,16 @@ TEST_F(AludelJobTest, ComputeShareBoundsRankAndUniformBitsFillIt) {
   const int64_t bound = Manifest().formats[0].aludel.groups[0].rank;
   EXPECT_LE(bound, 197);
   EXPECT_GT(bound, 16);
+  // Where that is what bounds it, calibration says so.
+  for (const auto& [share, bounds] : {std::pair{0.01, true}, std::pair{0.4, false}}) {
+    job_.options.compute_share = share;
+    testing::internal::CaptureStdout();
+    const absl::Status ran = Run();
+    const std::string said = testing::internal::GetCapturedStdout();
+    ASSERT_TRUE(ran.ok()) << ran;
+    EXPECT_EQ(absl::StrContains(said, "than --compute-share pays for"), bounds) << share << "\n" << said;
+  }
+  job_.options.compute_share = 0.05;
   job_.options.allocation = BitAllocation::kUniform;
   ASSERT_TRUE(Run().ok());
   EXPECT_EQ(Manifest().formats[0].aludel.groups[0].rank, 128);  // 64 bytes of four bits
