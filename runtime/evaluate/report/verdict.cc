@@ -1,8 +1,10 @@
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "runtime/evaluate/evaluate.h"
 
 namespace aludel {
@@ -10,6 +12,7 @@ namespace {
 
 constexpr double kTolerableF1 = 0.02;
 constexpr int64_t kEnoughQuestions = 100;
+constexpr double kTolerablePerplexity = 1.05;  // of the oracle's
 
 std::string Size(const FormatResult& format) {
   if (format.bytes_vs_raw > 0.95) return "as many bytes as the raw cache";
@@ -24,6 +27,27 @@ std::string Loss(const FormatResult& format, const EvaluateReport& report) {
                          loss < 0 ? -loss : loss,
                          loss < 0 ? -format.f1_loss_ci95.high : format.f1_loss_ci95.low,
                          loss < 0 ? -format.f1_loss_ci95.low : format.f1_loss_ci95.high);
+}
+
+// Of formats whose bytes tell about a text, and not enough.
+std::vector<std::string> LossesOnTexts(const EvaluateReport& report) {
+  std::vector<std::string> sentences;
+  for (const FormatResult& format : report.formats) {
+    if (format.bytes_per_token <= 0) continue;
+    std::vector<std::string> lost;
+    for (size_t i = 0; i < format.ppl.size(); ++i) {
+      const double share = format.ppl[i] / report.texts[i].oracle_ppl;
+      // Of what is no number, too.
+      if (!(share <= kTolerablePerplexity)) {
+        lost.push_back(
+            absl::StrFormat("%s (perplexity %.3f times local prefill's)", report.texts[i].name, share));
+      }
+    }
+    if (lost.empty()) continue;
+    sentences.push_back(absl::StrFormat("%s is not for prompts like %s: more than %g times is too much.",
+                                        format.name, absl::StrJoin(lost, ", "), kTolerablePerplexity));
+  }
+  return sentences;
 }
 
 }  // namespace
@@ -51,6 +75,7 @@ std::vector<std::string> Verdict(const EvaluateReport& report) {
                         "it sends %s, and its answers %s.",
                         report.questions, kTolerableF1, best->name, Size(*best), Loss(*best, report)));
   }
+  for (std::string& sentence : LossesOnTexts(report)) sentences.push_back(std::move(sentence));
   if (report.questions < kEnoughQuestions) {
     sentences.push_back(
         absl::StrFormat("Only %d questions: another sample may say something else (the oracle's own F1 is "

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/evaluate/evaluate.h"
@@ -8,6 +10,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 FormatResult Format(const char* name, double bytes, double f1, Interval loss) {
@@ -35,6 +38,23 @@ TEST(Verdict, SaysWhereNoneIsSure) {
   EXPECT_THAT(Verdict(report),
               ElementsAre(AllOf(HasSubstr("no format is sure"), HasSubstr("is int8: it sends 51 %"),
                                 HasSubstr("answers gain 0.010 F1 (95 %: -0.030 to 0.050)"))));
+}
+
+TEST(Verdict, NamesTextsThatAFormatIsNotFor) {
+  FormatResult control = Format("control", 0, 0.8, {0, 0}), good = Format("good", 10, 0.8, {0, 0}),
+               bad = Format("bad", 5, 0.8, {0, 0}), broken = Format("broken", 500, 0.8, {0, 0});
+  control.ppl = {20, 20};
+  good.ppl = {10.4, 4.1};
+  bad.ppl = {10.6, 4.2};
+  broken.ppl = {10, std::nan("")};
+  EvaluateReport report = Report({control, good, bad, broken});
+  report.texts = {{"english.txt", 10}, {"code.txt", 4}};
+  EXPECT_THAT(
+      Verdict(report),
+      ElementsAre(StartsWith("bad sends"),
+                  AllOf(StartsWith("bad is not for prompts like english.txt (perplexity 1.060 times"),
+                        Not(HasSubstr("code.txt"))),
+                  AllOf(StartsWith("broken is not for"), HasSubstr("code.txt"), Not(HasSubstr("english")))));
 }
 
 TEST(Verdict, WarnsOfFewQuestions) {
