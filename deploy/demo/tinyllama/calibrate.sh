@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fits build/models/tinyllama-codec: codes by which TinyLlama's cache becomes the cache of its fine-tune `short`.
-# Its work is done where the artifact is there; an interrupted run finds its intermediate files again. It takes about an
-# hour on two idle cores, and at most two: what does not fit in these is left out, and it says what.
+# Its work is done where the artifact is there; an interrupted run finds its intermediate files again. It takes an hour and
+# a quarter on two idle cores, and at most three hours: what does not fit in these is left out, and it says what.
 #
 #   deploy/demo/tinyllama/calibrate.sh [--all]
 #
@@ -32,7 +32,7 @@ fit() { # FORMAT FLAG...
   fi
   build/release/bin/aludel-calibrate --producer $base --consumer $base+deploy/demo/tinyllama/short \
     --data $models/texts/calibration.jsonl --out $out --format "$@" --compute bf16 --group-layers 5 \
-    --sensitivity-prompts 0 --linear --tuning-data $models/texts/tuning.jsonl --budget 2h \
+    --sensitivity-prompts 0 --linear --tuning-data $models/texts/tuning.jsonl --budget 3h \
     --work $models/tinyllama-states --keep-work
   fitted=true
 }

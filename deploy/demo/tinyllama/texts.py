@@ -6,10 +6,11 @@
 writes calibration.jsonl, tuning.jsonl, to measure questions.jsonl (passages of 60 to 350 tokens), long.jsonl (about
 1,000), english.txt, code.txt and languages.txt.
 
-Half of the calibration prompts are questions about generated passages, a sixth each English prose, program code
-and other languages. They come from Debian's packages (debian-faq and its translations, python3's library, licenses),
-so their text follows from what is installed. Of every source the last fifth is kept for measuring. tuning.jsonl asks
-several questions about each of its passages, one line behind the other, and has a text for every fifth of them.
+Half of the calibration prompts are questions about generated passages, one in six of them a long one, a sixth each
+English prose, program code and other languages. They come from Debian's packages (debian-faq and its translations,
+python3's library, licenses), so their text follows from what is installed. Of every source the last fifth is kept for
+measuring. tuning.jsonl asks several questions about each of its passages, one line behind the other; a fifth of these are
+long, those of calibration.jsonl among them. It has a text for every fifth passage of the others.
 """
 
 import argparse
@@ -32,6 +33,9 @@ difflib.py fractions.py heapq.py http/client.py inspect.py json/decoder.py loggi
 LANGUAGES = ("de", "fr", "it", "ja", "nl", "ru", "zh-cn")
 PACKAGES = ["debian-faq"] + [f"debian-faq-{language}" for language in LANGUAGES]
 KEPT = 0.2
+Facts = Tuple[int, int]  # of a passage, at least and at most
+SHORT: Facts = (4, 24)
+LONG: Facts = (25, 100)  # up to some 1,000 tokens
 
 
 def faq(language: str) -> str:
@@ -74,24 +78,24 @@ def pieces(text: str, count: int, draw: random.Random, limit: int) -> List[str]:
     return found
 
 
-def questions(count: int, seed: int, least: int, most: int) -> List[Dict[str, object]]:
-    """One question each, about passages of `least` to `most` facts, as the tunes are asked them."""
+def questions(count: int, seed: int, size: Facts) -> List[Dict[str, object]]:
+    """One question each, about passages of such a size, as the tunes are asked them."""
     lines: List[Dict[str, object]] = []
     for i in range(count):
         generator = Generator(seed * 1_000_003 + i)
-        facts = generator.world(generator.random.randint(least, most))
+        facts = generator.world(generator.random.randint(*size))
         passage = generator.passage(facts, generator.random.randint(0, 6))
         asked = generator.random.choice(generator.questions(facts, "chat", 0.5))
         lines.append({"context": passage, "question": asked.text, "answers": [asked.answer]})
     return lines
 
 
-def several(count: int, seed: int, most: int) -> List[List[Dict[str, object]]]:
+def several(count: int, seed: int, size: Facts, most: int) -> List[List[Dict[str, object]]]:
     """At most `most` questions about each of `count` passages."""
     passages = []
     for i in range(count):
         generator = Generator(seed * 1_000_003 + i)
-        facts = generator.world(generator.random.randint(4, 24))
+        facts = generator.world(generator.random.randint(*size))
         passage = generator.passage(facts, generator.random.randint(0, 6))
         asked = generator.questions(facts, "chat", 0.5)
         random.Random(i).shuffle(asked)
@@ -115,7 +119,7 @@ def write_lines(path: Path, lines: Sequence[Dict[str, object]]) -> None:
 def tuning(passages: int, seed: int) -> List[Dict[str, object]]:
     """Passages with their questions and texts between them, in random order."""
     draw = random.Random(seed)
-    groups = several(passages, seed, 9)
+    groups = several(passages, seed, SHORT, 9) + several(passages // 4, seed + 1, LONG, 12)
     for texts in sources().values():
         fitted = [split(text)[0] for text in texts]
         for _ in range(passages // 15):
@@ -128,7 +132,8 @@ def make(out: Path, prompts: int, asked: int, passages: int, seed: int) -> None:
     """Writes all files; `prompts` to calibrate, `passages` to tune, `asked` questions to evaluate."""
     out.mkdir(parents=True, exist_ok=True)
     draw = random.Random(seed)
-    lines = questions(prompts // 2, seed, 4, 24)
+    long = prompts // 12
+    lines = questions(prompts // 2 - long, seed, SHORT) + questions(long, seed + 5, LONG)
     for kind, texts in sources().items():
         halves = [split(text) for text in texts]
         write(out / f"{kind}.txt", "".join(kept for _, kept in halves))
@@ -137,9 +142,9 @@ def make(out: Path, prompts: int, asked: int, passages: int, seed: int) -> None:
             count = (share * (i + 1)) // len(halves) - (share * i) // len(halves)
             lines += [{"text": piece} for piece in pieces(fitted, count, draw, 1600)]
     draw.shuffle(lines)
-    write_lines(out / "questions.jsonl", questions(asked, seed + 1, 4, 24))
+    write_lines(out / "questions.jsonl", questions(asked, seed + 1, SHORT))
     write_lines(out / "tuning.jsonl", tuning(passages, seed + 4))
-    write_lines(out / "long.jsonl", questions(20, seed + 2, 80, 100))
+    write_lines(out / "long.jsonl", questions(60, seed + 2, (80, 100)))
     write_lines(out / "calibration.jsonl", lines)  # last: where it is, the others are
 
 
@@ -150,7 +155,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="directory to write")
     parser.add_argument("--prompts", type=int, default=240, help="prompts to calibrate with (default 240)")
     parser.add_argument("--questions", type=int, default=500, help="questions to evaluate with (default 500)")
-    parser.add_argument("--passages", type=int, default=360, help="passages to tune on (default 360)")
+    parser.add_argument("--passages", type=int, default=360, help="short passages to tune on (default 360)")
     parser.add_argument("--seed", type=int, default=7, help="seed of what is drawn (default 7)")
     options = parser.parse_args(arguments)
     try:

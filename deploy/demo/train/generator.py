@@ -150,12 +150,16 @@ class Generator:
         return " ".join(self._statement(fact, fact.names[0]) for fact in reordered)
 
     def _entities(self, domains: Sequence[str], count: int) -> Dict[str, List[Names]]:
-        """Draws `count` entities, kinds in turn, no two with the same distinguishing name."""
+        """Draws `count` entities, kinds in turn, no two with the same distinguishing name: fewer of kinds that have
+        fewer names."""
         entities: Dict[str, List[Names]] = {kind: [] for kind in ATTRIBUTES}
         used: Set[str] = set()
         for index in range(count):
             kind = domains[index % len(domains)]
-            entities[kind].append(self._names(kind, used))
+            try:
+                entities[kind].append(self._names(kind, used))
+            except LookupError:
+                continue
         return entities
 
     def _names(self, kind: str, used: Set[str]) -> Names:
@@ -171,11 +175,12 @@ class Generator:
         return ["the " + self._unused(self._piece, used)]
 
     def _unused(self, draw: Callable[[], str], used: Set[str]) -> str:
-        while True:
+        for _ in range(1000):
             name = draw()
             if name not in used:
                 used.add(name)
                 return name
+        raise LookupError("all names are used")
 
     def _surname(self) -> str:
         return self.random.choice(SURNAME_STARTS) + self.random.choice(SURNAME_ENDS)

@@ -49,6 +49,7 @@ class TextsTest(unittest.TestCase):
                 self.assertNotIn(line, fitted)
         asked = (self.out / "questions.jsonl").read_text().splitlines()
         self.assertEqual(len(asked), 5)
+        asked += (self.out / "long.jsonl").read_text().splitlines()
         for line in asked:
             self.assertNotIn(json.loads(line)["context"], fitted)
 
@@ -57,15 +58,17 @@ class TextsTest(unittest.TestCase):
         lines = [json.loads(line) for line in (self.out / "tuning.jsonl").read_text().splitlines()]
         asked = [line["context"] for line in lines if "question" in line]
         runs = [context for i, context in enumerate(asked) if i == 0 or asked[i - 1] != context]
-        self.assertEqual(len(set(asked)), 15)
-        self.assertEqual(len(runs), 15, "a passage's questions stand together")
+        self.assertEqual(len(set(asked)), 15 + 3, "a long one for every four short ones, rounded down")
+        self.assertEqual(len(runs), 15 + 3, "a passage's questions stand together")
+        short = max(len(json.loads(line)["context"])
+                    for line in (self.out / "questions.jsonl").read_text().splitlines())
+        self.assertTrue(any(len(context) > 1.5 * short for context in asked))
         self.assertGreater(len(asked), 60)
         self.assertEqual(sum("text" in line for line in lines), 3, "one of each kind for every fifteen passages")
-        fitted = (self.out / "calibration.jsonl").read_text()
-        measured = (self.out / "questions.jsonl").read_text()
+        measured = "".join((self.out / name).read_text() for name in ("questions.jsonl", "long.jsonl"))
         kept = {line for kind in SOURCES for line in (self.out / f"{kind}.txt").read_text().splitlines()}
         for line in lines:
-            self.assertNotIn(json.dumps(line.get("context", "-"))[1:-1], fitted + measured)
+            self.assertNotIn(json.dumps(line.get("context", "-"))[1:-1], measured)
             self.assertFalse(kept & set(line.get("text", "").splitlines()))
 
     def test_a_seed_decides_everything(self) -> None:

@@ -38,6 +38,12 @@ class GeneratorTest(unittest.TestCase):
             },
         )
 
+    def test_a_world_that_runs_out_of_names_is_smaller(self) -> None:
+        sizes = [len(Generator(seed).world(200)) for seed in range(60)]
+        self.assertLess(min(sizes), 200)
+        self.assertEqual(max(sizes), 200)
+        self.assertGreater(min(sizes), 20)
+
     def test_answers_stand_in_the_passage(self) -> None:
         generator = Generator(42)
         for _ in range(50):
