@@ -44,7 +44,7 @@ class FrameOpener {
   std::thread thread_;
   absl::Mutex mutex_;
   std::deque<Work> waiting_ ABSL_GUARDED_BY(mutex_);
-  // Whose frame the thread is at; 0: nobody's, or it was dropped.
+  // The sequence whose frame is being opened; 0: none, or it was dropped.
   SequenceId opening_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<PendingFrame> opened_ ABSL_GUARDED_BY(mutex_);
   std::vector<PendingFrame> dropped_ ABSL_GUARDED_BY(mutex_);  // to be released

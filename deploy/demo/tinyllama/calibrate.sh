@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fits build/models/tinyllama-codec: codes by which TinyLlama's cache becomes the cache of its fine-tune `short`.
-# Its work is done where the artifact is there; an interrupted run finds its intermediate files again. It takes an hour and
-# a quarter on two idle cores, and at most three hours: what does not fit in these is left out, and it says what.
+# Its work is done where the artifact is there; an interrupted run finds its intermediate files again. It took 78
+# minutes on two cores that had other work, too, and takes at most three hours: what does not fit is left out, and it says what.
 #
 #   deploy/demo/tinyllama/calibrate.sh [--all]
 #
