@@ -10,6 +10,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -29,7 +30,7 @@ class Browser:
     """One browser with one page. A context manager: the browser ends with it."""
 
     def __init__(self, program: str) -> None:
-        self.profile = tempfile.TemporaryDirectory(prefix="aludel-page-")
+        self.profile = tempfile.TemporaryDirectory(prefix="aludel-page-", ignore_cleanup_errors=True)
         # Above 9, so that neither is overwritten before it is copied.
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for pipe in (os.pipe(), os.pipe()) for end in pipe]
         child_in, self.to, self.back, child_out = ends
@@ -42,7 +43,7 @@ class Browser:
             [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
              "--remote-debugging-pipe", f"--user-data-dir={self.profile.name}", "about:blank"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            pass_fds=(3, 4), preexec_fn=place)
+            pass_fds=(3, 4), preexec_fn=place, start_new_session=True)
         os.close(child_in)
         os.close(child_out)
         self.buffer = b""
@@ -65,9 +66,20 @@ class Browser:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self.end_children()
         os.close(self.to)
         os.close(self.back)
         self.profile.cleanup()
+
+    def end_children(self) -> None:
+        """Its helper processes outlive it for a moment, and write to the profile that is about to be removed."""
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+            time.sleep(0.01)
 
     def receive(self, deadline: float) -> Dict[str, Any]:
         while b"\0" not in self.buffer:
