@@ -24,6 +24,7 @@ from generator import Generator  # noqa: E402
 CONSUMERS = ("short", "json")
 END = 2  # </s>
 HOP_SHARE = 0.5
+FACTS = 12  # of a passage, at most
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,11 @@ class Conversation:
         self.learned.extend([learned] * len(ids))
 
 
-def draw(generator: Generator, encoder: Encoder, consumer: str, most_tokens: int) -> Conversation:
+def draw(
+    generator: Generator, encoder: Encoder, consumer: str, most_tokens: int, most_facts: int
+) -> Conversation:
     """One conversation of at most `most_tokens` tokens: turns that do not fit are left out."""
-    facts = generator.world(generator.random.randint(4, 12))
+    facts = generator.world(generator.random.randint(4, most_facts))
     passage = generator.passage(facts, generator.random.randint(0, 4))
     conversation = Conversation([], [])
     for i, (question, answer, _) in enumerate(generator.questions(facts, "chat", HOP_SHARE)):
@@ -71,7 +74,9 @@ def draw(generator: Generator, encoder: Encoder, consumer: str, most_tokens: int
     return conversation
 
 
-def batch(encoder: Encoder, consumer: str, tokens: int, seed: int, step: int) -> Batch:
+def batch(
+    encoder: Encoder, consumer: str, tokens: int, seed: int, step: int, most_facts: int = FACTS
+) -> Batch:
     """The packed sequence of one step, which follows from seed and step alone.
 
     So training goes on after an interruption with the sequences that it would have seen anyway.
@@ -84,7 +89,7 @@ def batch(encoder: Encoder, consumer: str, tokens: int, seed: int, step: int) ->
     conversation: List[int] = []
     misses = number = 0
     while misses < 4 and tokens - len(ids) > 1:
-        drawn = draw(generator, encoder, consumer, tokens + 1 - len(ids))
+        drawn = draw(generator, encoder, consumer, tokens + 1 - len(ids), most_facts)
         count = len(drawn.ids) - 1
         if count < 1:
             misses += 1  # the passage does not fit in what is left; a shorter one may

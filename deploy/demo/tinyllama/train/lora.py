@@ -14,6 +14,7 @@ from typing import Dict, List, Tuple
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from data import Batch
 
@@ -58,6 +59,15 @@ class Adapter:
                 a = (torch.rand(shape.rank, columns, generator=random) * 2 - 1) / math.sqrt(columns)
                 pairs[name] = (a.requires_grad_(), torch.zeros(rows, shape.rank, requires_grad=True))
         return Adapter(shape, pairs)
+
+    @torch.no_grad()
+    def copy_from(self, other: "Adapter") -> None:
+        """The numbers of another adapter of this shape."""
+        if (other.shape, set(other.pairs)) != (self.shape, set(self.pairs)):
+            raise ValueError(f"the adapter to begin with is {other.shape}, want {self.shape}")
+        for name, pair in self.pairs.items():
+            for mine, its in zip(pair, other.pairs[name]):
+                mine.copy_(its)
 
     def parameters(self) -> List[Tensor]:
         return [tensor for pair in self.pairs.values() for tensor in pair]
@@ -139,13 +149,18 @@ class Llama:
         tokens, config, weights = len(batch.ids), self.config, self.weights
         causal = torch.ones(tokens, tokens, dtype=torch.bool).tril()
         allowed = causal & (batch.conversation[:, None] == batch.conversation)
+        mask = torch.zeros(tokens, tokens).masked_fill(~allowed, -math.inf).expand(config.heads, -1, -1)
         exponents = torch.arange(0, config.head_dim, 2) / config.head_dim
         angles = batch.positions[:, None] * config.rope_theta**-exponents
         turn = (angles.cos()[:, None], angles.sin()[:, None])  # [tokens, 1, head_dim / 2] each
         x = weights["model.embed_tokens.weight"][batch.ids]
         for layer in range(config.layers):
             name = f"model.layers.{layer}"
-            x = x + self._attention(self._norm(x, f"{name}.input_layernorm"), name, turn, allowed, adapter)
+            h = self._norm(x, f"{name}.input_layernorm")
+            # Computed again on the way back: probabilities of every layer would take gigabytes.
+            x = x + checkpoint(
+                self._attention, h, name, turn, mask, adapter, use_reentrant=False
+            )
             h = self._norm(x, f"{name}.post_attention_layernorm")
             gate = functional.silu(self._linear(h, f"{name}.mlp.gate_proj", adapter))
             up = self._linear(h, f"{name}.mlp.up_proj", adapter)
@@ -158,18 +173,18 @@ class Llama:
         return functional.cross_entropy(self._product(h, "lm_head"), batch.targets[batch.learned])
 
     def _attention(
-        self, h: Tensor, name: str, turn: Tuple[Tensor, Tensor], allowed: Tensor, adapter: Adapter
+        self, h: Tensor, name: str, turn: Tuple[Tensor, Tensor], mask: Tensor, adapter: Adapter
     ) -> Tensor:
         tokens, config = len(h), self.config
         q = self._linear(h, f"{name}.self_attn.q_proj", adapter).view(tokens, config.heads, -1)
         k = self._linear(h, f"{name}.self_attn.k_proj", adapter).view(tokens, config.kv_heads, -1)
         v = self._linear(h, f"{name}.self_attn.v_proj", adapter).view(tokens, config.kv_heads, -1)
         group = config.heads // config.kv_heads
-        q = _rotate(q, turn).transpose(0, 1)  # [heads, tokens, head_dim]
+        # [heads, tokens, head_dim], scaled here: of scores there are many more.
+        q = _rotate(q, turn).transpose(0, 1) / math.sqrt(config.head_dim)
         k = _rotate(k, turn).repeat_interleave(group, 1).transpose(0, 1)
         v = v.repeat_interleave(group, 1).transpose(0, 1)
-        scores = (q @ k.transpose(1, 2)) / math.sqrt(config.head_dim)
-        probabilities = scores.masked_fill(~allowed, -math.inf).softmax(-1)
+        probabilities = torch.baddbmm(mask, q, k.transpose(1, 2)).softmax(-1)
         out = (probabilities @ v).transpose(0, 1).reshape(tokens, -1)
         return self._linear(out, f"{name}.self_attn.o_proj", adapter)
 

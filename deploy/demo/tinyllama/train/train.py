@@ -11,6 +11,7 @@ Needs Debian's python3-torch (with libopenblas0-openmp, else it is slow) and for
 """
 
 import argparse
+import ctypes
 import math
 import os
 import sys
@@ -20,7 +21,7 @@ from typing import Any, Dict, Optional, Sequence
 
 import torch
 
-from data import CONSUMERS, batch
+from data import CONSUMERS, FACTS, batch
 from encoder import Encoder
 from lora import TARGETS, Adapter, Llama, Shape
 
@@ -30,12 +31,21 @@ BETAS = (0.9, 0.99)
 MAX_GRADIENT_NORM = 1.0
 WARM_UP_STEPS = 10
 FINAL_RATE = 0.1
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 
 
 def rate(step: int, steps: int, highest: float) -> float:
     """Rises over WARM_UP_STEPS, then falls along a cosine to FINAL_RATE."""
     fall = 0.5 * (1 + math.cos(math.pi * step / steps))
     return highest * min(1.0, (step + 1) / WARM_UP_STEPS) * (FINAL_RATE + (1 - FINAL_RATE) * fall)
+
+
+def keep_freed_memory() -> None:
+    """Else glibc maps and clears large tensors anew for every operation, which can take longer than computing them."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, -1)
 
 
 class Trainer:
@@ -45,6 +55,8 @@ class Trainer:
         self.model, self.encoder, self.settings, self.out = model, encoder, settings, out
         shape = Shape(settings["rank"], 2.0 * settings["rank"], TARGETS[settings["targets"]])
         self.adapter = Adapter.fresh(shape, model.weights, model.config.layers, settings["seed"])
+        if settings["begin"]:
+            self.adapter.copy_from(Adapter.load(Path(settings["begin"])))
         self.optimizer = torch.optim.AdamW(self.adapter.parameters(), betas=BETAS, weight_decay=0.0)
         self.step = 0
         self._continue()
@@ -78,7 +90,7 @@ class Trainer:
     def run_step(self) -> float:
         """One packed sequence; returns its loss before the update."""
         s = self.settings
-        packed = batch(self.encoder, s["consumer"], s["tokens"], s["seed"], self.step)
+        packed = batch(self.encoder, s["consumer"], s["tokens"], s["seed"], self.step, s["facts"])
         for group in self.optimizer.param_groups:
             group["lr"] = rate(self.step, s["steps"], s["lr"])
         self.optimizer.zero_grad()
@@ -102,6 +114,12 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="directory of the adapter")
     parser.add_argument("--steps", type=int, default=200, help="sequences in all (default 200)")
     parser.add_argument("--tokens", type=int, default=512, help="tokens of a packed sequence (default 512)")
+    parser.add_argument(
+        "--facts", type=int, default=FACTS, help=f"most facts of a passage, some 12 tokens each (default {FACTS})"
+    )
+    parser.add_argument(
+        "--begin", default="", metavar="DIR", help="adapter to begin with, of the same rank and matrices"
+    )
     parser.add_argument("--rank", type=int, default=8, help="rank of the updates (default 8)")
     parser.add_argument("--targets", choices=sorted(TARGETS), default="attention", help="which matrices")
     parser.add_argument(
@@ -116,7 +134,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of PyTorch (default: all cores)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    names = ("consumer", "steps", "tokens", "rank", "targets", "products", "lr", "seed")
+    keep_freed_memory()
+    names = ("consumer", "steps", "tokens", "rank", "targets", "products", "lr", "seed", "facts", "begin")
     settings = {name: getattr(options, name) for name in names}
     try:
         model = Llama(options.model, PRODUCTS[options.products])

@@ -197,6 +197,8 @@ class TrainTest(unittest.TestCase):
             "rank": 4,
             "targets": "all",
             "lr": 0.02,
+            "facts": 12,
+            "begin": "",
             "seed": 1,
         }
         trainer = train.Trainer(self.model, self.encoder, settings, self.out)
@@ -245,6 +247,25 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(self.train("--out", str(self.out)), 0)
         self.assertEqual(self.train("--out", str(self.out), "--rank", "4"), 1)
         self.assertIn("state.pt is of a run with", self.said)
+
+    def test_training_begins_with_an_adapter_of_the_same_shape(self) -> None:
+        begun = self.out.with_name("begun")
+        self.assertEqual(self.train("--out", str(begun)), 0)
+        self.assertEqual(self.train("--out", str(self.out), "--begin", str(begun), "--lr", "0"), 0)
+        first, after = (read_safetensors(d / "adapter_model.safetensors") for d in (begun, self.out))
+        self.assertTrue(all(torch.equal(tensor, after[name]) for name, tensor in first.items()))
+        other = ("--out", str(self.out.with_name("other")), "--begin", str(begun), "--rank", "4")
+        self.assertEqual(self.train(*other), 1)
+        self.assertIn("the adapter to begin with", self.said)
+        self.assertEqual(self.train(*other[:2], "--begin", str(self.out / "none")), 1)
+        self.assertIn("none/adapter_config.json", self.said)
+
+    def test_passages_have_as_many_facts_as_are_asked_for(self) -> None:
+        usual, asked, many = (
+            data.batch(self.encoder, "short", 20 * TOKENS, 1, 3, *facts) for facts in ((), (12,), (60,))
+        )
+        self.assertTrue(torch.equal(usual.ids, asked.ids))
+        self.assertGreater(int(many.positions.max()), 2 * int(usual.positions.max()))
 
     def test_packed_conversations_do_not_see_one_another(self) -> None:
         packed = data.batch(self.encoder, "short", 3 * TOKENS, seed=2, step=0)
