@@ -11,7 +11,6 @@ Needs Debian's python3-torch (with libopenblas0-openmp, else it is slow) and for
 """
 
 import argparse
-import ctypes
 import math
 import os
 import sys
@@ -31,21 +30,12 @@ BETAS = (0.9, 0.99)
 MAX_GRADIENT_NORM = 1.0
 WARM_UP_STEPS = 10
 FINAL_RATE = 0.1
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 
 
 def rate(step: int, steps: int, highest: float) -> float:
     """Rises over WARM_UP_STEPS, then falls along a cosine to FINAL_RATE."""
     fall = 0.5 * (1 + math.cos(math.pi * step / steps))
     return highest * min(1.0, (step + 1) / WARM_UP_STEPS) * (FINAL_RATE + (1 - FINAL_RATE) * fall)
-
-
-def keep_freed_memory() -> None:
-    """Else glibc maps and clears large tensors anew for every operation, which can take longer than computing them."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(M_MMAP_MAX, 0)
-        libc.mallopt(M_TRIM_THRESHOLD, -1)
 
 
 class Trainer:
@@ -134,7 +124,6 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of PyTorch (default: all cores)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    keep_freed_memory()
     names = ("consumer", "steps", "tokens", "rank", "targets", "products", "lr", "seed", "facts", "begin")
     settings = {name: getattr(options, name) for name in names}
     try:
