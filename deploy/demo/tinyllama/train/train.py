@@ -106,7 +106,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--steps", type=int, default=200, help="sequences in all (default 200)")
     parser.add_argument("--tokens", type=int, default=512, help="tokens of a packed sequence (default 512)")
     parser.add_argument(
-        "--facts", type=int, default=FACTS, help=f"most facts of a passage, some 12 tokens each (default {FACTS})"
+        "--facts", type=int, default=FACTS, help=f"most facts of a passage, at least 4 (default {FACTS})"
     )
     parser.add_argument(
         "--begin", default="", metavar="DIR", help="adapter to begin with, of the same rank and matrices"
@@ -124,6 +124,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--save-every", type=int, default=5, help="steps between two saves (default 5)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of PyTorch (default: all cores)")
     options = parser.parse_args(arguments)
+    if options.facts < 4:
+        parser.error(f"argument --facts: {options.facts}, want at least 4")
     torch.set_num_threads(options.threads)
     names = ("consumer", "steps", "tokens", "rank", "targets", "products", "lr", "seed", "facts", "begin")
     settings = {name: getattr(options, name) for name in names}
