@@ -158,9 +158,7 @@ class Llama:
             name = f"model.layers.{layer}"
             h = self._norm(x, f"{name}.input_layernorm")
             # Computed again on the way back: probabilities of every layer would take gigabytes.
-            x = x + checkpoint(
-                self._attention, h, name, turn, mask, adapter, use_reentrant=False
-            )
+            x = x + checkpoint(self._attention, h, name, turn, mask, adapter, use_reentrant=False)
             h = self._norm(x, f"{name}.post_attention_layernorm")
             gate = functional.silu(self._linear(h, f"{name}.mlp.gate_proj", adapter))
             up = self._linear(h, f"{name}.mlp.up_proj", adapter)
