@@ -52,7 +52,7 @@ if [[ $model == demo ]]; then
 else
   names=(prefill decode gateway)
   configs=configs/tinyllama base=tinyllama-1.1b-chat
-  declare -A served=([decode]=short)
+  declare -A served=([decode]=reader)
 fi
 for name in "${!served[@]}"; do binary[$name]=aludel-decode; done
 declare -A pid=()
@@ -163,7 +163,7 @@ echo "gateway         on $url"
 
 say "Questions"
 if [[ $questions -gt 0 && $model == tinyllama ]]; then
-  python3 deploy/demo/ask.py --url "$url" --model short --questions "$questions" --warm \
+  python3 deploy/demo/ask.py --url "$url" --model reader --questions "$questions" --warm \
     --file build/models/texts/long.jsonl
 elif [[ $questions -gt 0 ]]; then
   python3 deploy/demo/ask.py --url "$url" --model chat --questions "$questions"
@@ -175,7 +175,7 @@ if $keep; then
   say "Try it"
   cat << END
 curl -N $url/v1/chat/completions -H 'Content-Type: application/json' -d '{
-  "model": "$([[ $model == demo ]] && echo chat || echo short)", "stream": true, "temperature": 0,
+  "model": "$([[ $model == demo ]] && echo chat || echo reader)", "stream": true, "temperature": 0,
   "messages": [{"role": "user", "content": "The river of Kingley is the Tamsin. Porthaven lies on the river Tavy. Zora Pellson went to Porthaven by ferry.\nby what means did Zora get there"}]}'
 curl $url/v1/models
 curl -s $url/metrics | grep time_to_first_token

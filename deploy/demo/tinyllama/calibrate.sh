@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Fits build/models/tinyllama-codec: codes by which TinyLlama's cache becomes the cache of its fine-tune `short`.
-# Its work is done where the artifact is there; an interrupted run finds its intermediate files again. It took 78
-# minutes on two cores that had other work, too, and takes at most three hours: what does not fit is left out, and it says what.
+# Fits codes by which TinyLlama's cache becomes the cache of a fine-tune of it: of `reader` (the default), which answers
+# questions about passages of up to some 1,000 tokens, into build/models/tinyllama-reader-codec, or of `short`, which learned from
+# short passages alone, into build/models/tinyllama-codec. Its work is done where the artifact is there; an interrupted run finds
+# its intermediate files again. It took 78 minutes for `short` on two cores that had other work, too, and takes at most three
+# hours: what does not fit is left out, and it says what.
 #
-#   deploy/demo/tinyllama/calibrate.sh [--all]
+#   deploy/demo/tinyllama/calibrate.sh [reader | short] [--all]
 #
 #   --all    what the quickstart serves is aludel-codes: nothing recomputed, no side information. This adds the same in half the
 #            bytes (aludel-codes-350) and formats of one, two and four recomputed layers, and of none but with side
@@ -13,15 +15,21 @@ set -euo pipefail
 self=$(realpath "$0")
 cd "$(dirname "$self")/../../.."
 models=build/models
-out=$models/tinyllama-codec
 base=$models/tinyllama-1.1b-chat
-case "${1:-}" in
-  "" | --all) ;;
-  *)
-    sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$self"
-    [[ "$1" == --help ]] && exit 0 || exit 2
-    ;;
-esac
+consumer=reader
+all=false
+for argument in "$@"; do
+  case "$argument" in
+    reader | short) consumer=$argument ;;
+    --all) all=true ;;
+    *)
+      sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$self"
+      [[ "$argument" == --help ]] && exit 0 || exit 2
+      ;;
+  esac
+done
+declare -A codec=([reader]=tinyllama-reader-codec [short]=tinyllama-codec)
+out=$models/${codec[$consumer]}
 
 has() { [[ -f $out/artifact.json ]] && grep -q "\"name\": *\"$1\"" $out/artifact.json; }
 fitted=false
@@ -30,7 +38,7 @@ fit() { # FORMAT FLAG...
     echo "calibrate: $out holds $1"
     return
   fi
-  build/release/bin/aludel-calibrate --producer $base --consumer $base+deploy/demo/tinyllama/short \
+  build/release/bin/aludel-calibrate --producer $base --consumer $base+deploy/demo/tinyllama/$consumer \
     --data $models/texts/calibration.jsonl --out $out --format "$@" --compute bf16 --group-layers 5 \
     --sensitivity-prompts 0 --linear --tuning-data $models/texts/tuning.jsonl --budget 3h \
     --work $models/tinyllama-states --keep-work
@@ -38,7 +46,7 @@ fit() { # FORMAT FLAG...
 }
 [[ -f $models/texts/calibration.jsonl && -f $models/texts/tuning.jsonl ]] ||
   deploy/demo/tinyllama/texts.py --out $models/texts
-if [[ "${1:-}" == --all ]]; then
+if $all; then
   # The most layers first: what the models computed for them serves the others.
   fit aludel-p4 --recomputed-layers 4 --side-rank 512 --bytes-per-token 380
   fit aludel-p0 --recomputed-layers 0 --bytes-per-token 1500

@@ -7,8 +7,8 @@
 Writes adapter_config.json and adapter_model.safetensors in PEFT's layout, and state.pt, from which the same
 command continues: the result is the same as without the interruption. One line a step on standard output.
 Needs Debian's python3-torch (with libopenblas0-openmp, else it is slow) and for TinyLlama 7 GB of memory, more with
---products f32, and 11 for sequences of 1,280 tokens. Those are several times as fast with large pages in the
-environment: GLIBC_TUNABLES=glibc.malloc.hugetlb=1.
+--products f32, and 11 for sequences of 1,280 tokens. Those are several times as fast with an allocator that keeps
+memory in large pages: the README beside the adapters has the line.
 """
 
 import argparse
