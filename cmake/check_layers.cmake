@@ -1,4 +1,4 @@
-# Who may include whom, as a test: cmake -P cmake/check_layers.cmake from the repository root.
+# Who may include whom, and that each type has a name of its own, as a test: cmake -P cmake/check_layers.cmake from the repository root.
 # One row a room, most special last: a file belongs to the last row whose folder it lies in. Headers without a library
 # (plain options, stats, checks and clocks) may be named one by one.
 set(files "runtime/files/|runtime/status_macros\\.h")
@@ -82,6 +82,17 @@ foreach(source IN LISTS sources)
   if(NOT home AND NOT source STREQUAL "runtime/status_macros.h")
     list(APPEND errors "${source} is in no room of cmake/check_layers.cmake")
   endif()
+  # Of two types of one name a linker takes the members of either, without a word.
+  if(source MATCHES "\\.h$")
+    file(STRINGS ${CMAKE_SOURCE_DIR}/${source} types REGEX "^(struct|class) [A-Z][A-Za-z0-9]*( final)?( :[^{]*)? {")
+    foreach(line IN LISTS types)
+      string(REGEX REPLACE "^(struct|class) ([A-Za-z0-9]*).*" "\\2" type ${line})
+      if(DEFINED "header_of_${type}")
+        list(APPEND errors "${source} and ${header_of_${type}} both define ${type}: give one another name")
+      endif()
+      set("header_of_${type}" ${source})
+    endforeach()
+  endif()
   file(STRINGS ${CMAKE_SOURCE_DIR}/${source} lines REGEX "^#include")
   foreach(line IN LISTS lines)
     string(REGEX REPLACE "^#include *[\"<]([^\">]*)[\">].*" "\\1" header ${line})
@@ -100,4 +111,4 @@ if(errors)
   list(JOIN errors "\n  " text)
   message(FATAL_ERROR "layer check failed:\n  ${text}")
 endif()
-message(STATUS "layer check: ${count} files, every include is allowed")
+message(STATUS "layer check: ${count} files, every include is allowed and every type has a name of its own")

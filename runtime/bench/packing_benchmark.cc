@@ -127,7 +127,7 @@ class Benchmark {
       const auto tokens = static_cast<int64_t>(prompt.size());
       EncodeTask task{codec.get(), &store, HandedOver(codec->spec(), tokens).end};
       ALUDEL_RETURN_IF_ERROR(EncodePrompt(*producer, *pool, prompt, tokens - 1, absl::MakeSpan(&task, 1)));
-      for (const StoredFrame& frame : store.frames()) ALUDEL_RETURN_IF_ERROR(AddFrame(frame, plain));
+      for (const WireFrame& frame : store.frames()) ALUDEL_RETURN_IF_ERROR(AddFrame(frame, plain));
       result_.tokens += tokens;
     }
     if (frames_.empty()) return absl::InvalidArgumentError("no prompt has tokens to hand over");
@@ -144,7 +144,7 @@ class Benchmark {
     return absl::OkStatus();
   }
 
-  absl::Status AddFrame(const StoredFrame& stored, const AludelShape& shape) {
+  absl::Status AddFrame(const WireFrame& stored, const AludelShape& shape) {
     ALUDEL_ASSIGN_OR_RETURN(const FrameHeader header, DecodeFrameHeader(stored.header));
     Frame frame;
     while (shape.groups[frame.group].first_layer != header.coverage.first_layer) ++frame.group;

@@ -98,7 +98,7 @@ class Benchmark {
       EncodeTask task{codec.get(), &store};
       ALUDEL_RETURN_IF_ERROR(EncodePrompt(*model, *pool, prompt, static_cast<int64_t>(prompt.size()) - 1,
                                           absl::MakeSpan(&task, 1)));
-      for (const StoredFrame& frame : store.frames()) ALUDEL_RETURN_IF_ERROR(AddFrame(frame, &counts));
+      for (const WireFrame& frame : store.frames()) ALUDEL_RETURN_IF_ERROR(AddFrame(frame, &counts));
     }
     if (sequences_.empty()) return absl::InvalidArgumentError("no prompt has tokens to hand over");
     double bits = 0, all = 0;
@@ -116,7 +116,7 @@ class Benchmark {
   }
 
   // Frames of a chunk come layer by layer: K of three of them, and V, go on in the two sequences begun last.
-  absl::Status AddFrame(const StoredFrame& frame, std::vector<std::array<double, 256>>* counts) {
+  absl::Status AddFrame(const WireFrame& frame, std::vector<std::array<double, 256>>* counts) {
     ALUDEL_ASSIGN_OR_RETURN(const FrameHeader header, DecodeFrameHeader(frame.header));
     const int layer = header.coverage.first_layer;
     const int64_t tokens = header.coverage.tokens;

@@ -124,11 +124,11 @@ AludelTuning TuningOf(const AludelJob& job, const AludelInputs& inputs) {
   return tuning;
 }
 
-absl::Status CollectStates(const AludelJob& job, const CalibrationProgress& progress, StageClock* clock,
+absl::Status CollectStates(const AludelJob& job, const CalibrationProgress& progress, StageMeter* meter,
                            AludelInputs* into) {
   AludelInputs& inputs = *into;
   PrintTexts(job, inputs);
-  clock->Begin(Stage::kPrefills);
+  meter->Begin(Stage::kPrefills);
   // As many for every structure that a search may try, so that all runs share the files.
   const int sides = TuningOf(job, inputs).side_layers;
   ALUDEL_ASSIGN_OR_RETURN(inputs.states.producer,
@@ -139,7 +139,7 @@ absl::Status CollectStates(const AludelJob& job, const CalibrationProgress& prog
                                                     inputs.head_tokens, "consumers prefill", progress));
     inputs.states.consumers.push_back(std::move(states));
   }
-  clock->Begin(Stage::kAnswers);
+  meter->Begin(Stage::kAnswers);
   for (const auto& consumer : inputs.consumers) {
     ALUDEL_ASSIGN_OR_RETURN(auto probe,
                             HandoffProbe::Create(*inputs.producer, *consumer, inputs.prompts.held_out,
@@ -148,10 +148,10 @@ absl::Status CollectStates(const AludelJob& job, const CalibrationProgress& prog
   }
   inputs.states.ids = RowIds(inputs.prompts.train, inputs.head_tokens);
   if (job.sensitivity_prompts > 0 && !job.retune) {
-    clock->Begin(Stage::kSensitivity);
+    meter->Begin(Stage::kSensitivity);
     ALUDEL_RETURN_IF_ERROR(CollectSensitivities(job, progress, inputs));
   }
-  clock->End();
+  meter->End();
   return absl::OkStatus();
 }
 

@@ -10,7 +10,7 @@
 #include "runtime/calibrate/aludel_job.h"
 #include "runtime/calibrate/calibrate_aludel.h"
 #include "runtime/calibrate/handoff_probe.h"
-#include "runtime/calibrate/plan/stage_clock.h"
+#include "runtime/calibrate/plan/stage_meter.h"
 #include "runtime/calibrate/tune_aludel.h"
 #include "runtime/model/transformer.h"
 
@@ -44,7 +44,7 @@ absl::Status LoadModels(const AludelJob& job, Device* device, AludelInputs* inpu
 std::string DescribePrompts(const AludelInputs& inputs);
 
 // The rest: runs every model over the prompts.
-absl::Status CollectStates(const AludelJob& job, const CalibrationProgress& progress, StageClock* clock,
+absl::Status CollectStates(const AludelJob& job, const CalibrationProgress& progress, StageMeter* meter,
                            AludelInputs* inputs);
 
 // The tuning that the job asks for, over inputs that must live as long.

@@ -59,8 +59,8 @@ bool ShareBounds(const AludelCandidate& candidate, double bytes, const AludelAna
 // Fits structures at rates to the inputs of one job.
 class AludelFitter : public CandidateFitter {
  public:
-  AludelFitter(const AludelJob& job, const AludelInputs& inputs, ProgressBar& bar, StageClock& clock)
-      : job_(job), inputs_(inputs), bar_(bar), clock_(clock) {}
+  AludelFitter(const AludelJob& job, const AludelInputs& inputs, ProgressBar& bar, StageMeter& meter)
+      : job_(job), inputs_(inputs), bar_(bar), meter_(meter) {}
 
   // All that were fitted and measured, without weights.
   const std::vector<AludelCandidate>& tried() const { return tried_; }
@@ -109,7 +109,7 @@ class AludelFitter : public CandidateFitter {
   }
 
   absl::Status Measure(AludelCandidate* candidate) override {
-    clock_.Begin(Stage::kMeasurement);
+    meter_.Begin(Stage::kMeasurement);
     candidate->measured.clear();
     CodeRangeMeter codes(candidate->shape, candidate->encoder);
     ALUDEL_ASSIGN_OR_RETURN(const auto encoder, MakeAludelEncoders("candidate", "", candidate->shape,
@@ -121,7 +121,7 @@ class AludelFitter : public CandidateFitter {
       ALUDEL_ASSIGN_OR_RETURN(
           const HandoffProbe::Result result,
           inputs_.probes[c]->Measure(*encoder, *decoder,
-                                     [&codes](const StoredFrame& frame) { return codes.Add(frame); }));
+                                     [&codes](const WireFrame& frame) { return codes.Add(frame); }));
       candidate->measured.push_back(result);
     }
     candidate->range = codes.range();
@@ -143,7 +143,7 @@ class AludelFitter : public CandidateFitter {
       if (analyzed_ == recomputed_layers) return &analysis_;
       bytes = std::max(bytes, inputs_.raw_bytes() / 16);
     }
-    clock_.Begin(Stage::kEncoders);
+    meter_.Begin(Stage::kEncoders);
     AludelOptions options = job_.options;
     options.recomputed_layers = recomputed_layers;
     const auto groups = MakeGroups(inputs_.producer->config(), recomputed_layers, options.group_layers);
@@ -154,7 +154,7 @@ class AludelFitter : public CandidateFitter {
   }
 
   absl::Status FitDecoders(const AludelAnalysis& analysis, AludelCandidate* candidate) {
-    if (!job_.retune) clock_.Begin(Stage::kTraining);
+    if (!job_.retune) meter_.Begin(Stage::kTraining);
     AludelOptions options = job_.options;
     const double later = options.time.fits - 1 - static_cast<double>(tried_.size());
     options.time.later_seconds = std::max(0.0, later) * options.time.fit_seconds();
@@ -172,7 +172,7 @@ class AludelFitter : public CandidateFitter {
     }
     std::vector<TuningResult> tuned;
     if (tunes()) {
-      clock_.Begin(Stage::kTuning);
+      meter_.Begin(Stage::kTuning);
       const auto tune = inputs_.by_passages ? TuneByPassages : TuneAludelDecoders;
       AludelTuning tuning = TuningOf(job_, inputs_);
       tuning.time = options.time;
@@ -209,14 +209,14 @@ class AludelFitter : public CandidateFitter {
       PrintLine(candidate.Describe(c, ModelName(job_.base.consumers[c]), inputs_.raw_bytes()));
     }
     std::fflush(stdout);
-    clock_.End();
+    meter_.End();
     tried_.push_back(Findings(candidate));
   }
 
   const AludelJob& job_;
   const AludelInputs& inputs_;
   ProgressBar& bar_;
-  StageClock& clock_;
+  StageMeter& meter_;
   std::vector<AludelCandidate> tried_;
   std::vector<AludelDecoderWeights> old_decoders_;  // [consumers] for --retune
   AludelAnalysis analysis_;
@@ -247,8 +247,8 @@ bool TunesByPassages(const AludelJob& job, const OldFormat& old, const AludelInp
          (job.retune ? std::all_of(old.decoders.begin(), old.decoders.end(), linear) : job.options.linear);
 }
 
-// Fits that turn out slower than planned are shortened. `clock` must outlive the job.
-void LimitTime(const CalibrationPlan& plan, const StageClock& clock, AludelJob* job) {
+// Fits that turn out slower than planned are shortened. `meter` must outlive the job.
+void LimitTime(const CalibrationPlan& plan, const StageMeter& meter, AludelJob* job) {
   if (job->budget <= 0) return;
   double training = 0, tuning = 0, rest = 0;
   for (const PlannedStage& stage : plan.stages) {
@@ -260,7 +260,7 @@ void LimitTime(const CalibrationPlan& plan, const StageClock& clock, AludelJob* 
   const double budget = job->budget;
   TimeLimit& time = job->options.time;
   time = {.budget = budget,
-          .seconds_left = [budget, &clock] { return budget - clock.Seconds(); },
+          .seconds_left = [budget, &meter] { return budget - meter.Seconds(); },
           .training_seconds = training,
           .tuning_seconds = tuning,
           .rest_seconds = rest};
@@ -273,7 +273,7 @@ void LimitTime(const CalibrationPlan& plan, const StageClock& clock, AludelJob* 
 
 absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
   ProgressBar bar;
-  StageClock clock;
+  StageMeter meter;
   AludelJob job = asked;
   // Without a packing's library steps would be chosen by sizes that are not its own, and the first measurement, hours later, fail.
   if (!Extends(job)) ALUDEL_RETURN_IF_ERROR(CheckPacking(job.options.packing));
@@ -303,9 +303,9 @@ absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
       return PrintPlanOfDevice(plan);
     }
   }
-  clock.Begin(Stage::kLoading);
+  meter.Begin(Stage::kLoading);
   ALUDEL_RETURN_IF_ERROR(LoadModels(job, device, &inputs));
-  clock.End();
+  meter.End();
   ModelHashes models{.producer = inputs.producer->hash()};
   for (const auto& consumer : inputs.consumers) models.consumers.push_back(consumer->hash());
   OldFormat extended;
@@ -320,12 +320,12 @@ absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
   if (job.dry_run) return absl::OkStatus();
   inputs.by_passages = TunesByPassages(job, extended, inputs);
   if (inputs.by_passages) job.options.tuning.passes = 0;
-  LimitTime(timed.plan, clock, &job);
+  LimitTime(timed.plan, meter, &job);
   job.options.checkpoints = inputs.work;
   ALUDEL_RETURN_IF_ERROR(KeepGroupLayers(groups, job.options.group_layers));
-  ALUDEL_RETURN_IF_ERROR(CollectStates(job, ProgressOf(bar), &clock, &inputs));
+  ALUDEL_RETURN_IF_ERROR(CollectStates(job, ProgressOf(bar), &meter, &inputs));
 
-  AludelFitter fitter(job, inputs, bar, clock);
+  AludelFitter fitter(job, inputs, bar, meter);
   absl::StatusOr<AludelCandidate> chosen =
       Extends(job)             ? fitter.FitConsumers(std::move(extended))
       : job.max_kl.has_value() ? Search(job, inputs, fitter)
@@ -333,11 +333,11 @@ absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
                                             job.bytes_per_token.value_or(inputs.raw_bytes() / 16));
   ALUDEL_RETURN_IF_ERROR(chosen.status());
   if (StopAsked()) return absl::CancelledError("calibration was interrupted");
-  clock.Begin(Stage::kWriting);
+  meter.Begin(Stage::kWriting);
   ALUDEL_ASSIGN_OR_RETURN(
       const std::string name,
       SaveFormat(job, old, models, {*chosen, inputs.prompts, inputs.more_prompts.size()}));
-  clock.End();
+  meter.End();
   PrintLine(absl::StrFormat("wrote %s: format %s", job.base.out, name));
   CalibrationReport report{.format = name,
                            .prompts = DescribePrompts(inputs),
@@ -347,10 +347,10 @@ absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
                            .chosen = Findings(*chosen),
                            .raw_bytes = inputs.raw_bytes()};
   for (const std::string& consumer : job.base.consumers) report.consumers.push_back(ModelName(consumer));
-  std::printf("%s", report.PlanAndActual(clock).c_str());
+  std::printf("%s", report.PlanAndActual(meter).c_str());
   const std::string directory = absl::StrCat(job.base.out, ".report");
   // The artifact is there: a report that is not must not make the job look as if it had failed.
-  const absl::Status reported = WriteReport(directory, report, clock);
+  const absl::Status reported = WriteReport(directory, report, meter);
   PrintLine(reported.ok() ? absl::StrFormat("report: %s/%s.txt and .json", directory, name)
                           : absl::StrCat("warning: there is no report: ", reported.message()));
   std::error_code ignored;

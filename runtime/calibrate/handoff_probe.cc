@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<HandoffProbe>> HandoffProbe::Create(
 
 absl::StatusOr<HandoffProbe::Result> HandoffProbe::Measure(
     const EncoderFactory& encoder, const DecoderFactory& decoder,
-    const std::function<absl::Status(const StoredFrame&)>& visit) {
+    const std::function<absl::Status(const WireFrame&)>& visit) {
   std::vector<double> kl_sums, answer_lengths;  // per prompt
   double bytes = 0;
   double prompt_tokens = 0;
@@ -61,7 +61,7 @@ absl::StatusOr<HandoffProbe::Result> HandoffProbe::Measure(
     EncodeTask task{&encoder, &frames, range.end};
     ALUDEL_RETURN_IF_ERROR(
         EncodePrompt(producer_, *producer_pool_, trial.prompt, tokens, absl::MakeSpan(&task, 1)));
-    for (const StoredFrame& frame : frames.frames()) {
+    for (const WireFrame& frame : frames.frames()) {
       if (visit) ALUDEL_RETURN_IF_ERROR(visit(frame));
     }
     BlockTable table;

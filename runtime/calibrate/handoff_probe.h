@@ -31,7 +31,7 @@ class HandoffProbe {
   };
   // `visit`, where there is one, sees every frame.
   absl::StatusOr<Result> Measure(const EncoderFactory& encoder, const DecoderFactory& decoder,
-                                 const std::function<absl::Status(const StoredFrame&)>& visit = nullptr);
+                                 const std::function<absl::Status(const WireFrame&)>& visit = nullptr);
 
  private:
   HandoffProbe(Transformer& producer, Transformer& consumer) : producer_(producer), consumer_(consumer) {}

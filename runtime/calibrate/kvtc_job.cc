@@ -159,9 +159,9 @@ class KvtcCalibration {
     ALUDEL_ASSIGN_OR_RETURN(const auto decoder,
                             MakeAludelDecoders("candidate", "", shape_, decoder_, *consumer_));
     CodeRangeMeter codes(shape_, encoder_);
-    ALUDEL_ASSIGN_OR_RETURN(
-        measured_,
-        probe_->Measure(*encoder, *decoder, [&codes](const StoredFrame& frame) { return codes.Add(frame); }));
+    ALUDEL_ASSIGN_OR_RETURN(measured_, probe_->Measure(*encoder, *decoder, [&codes](const WireFrame& frame) {
+      return codes.Add(frame);
+    }));
     range_ = codes.range();
     if (StopAsked()) return absl::CancelledError("calibration was interrupted");
     return absl::OkStatus();

@@ -149,7 +149,7 @@ class Repacking {
     std::vector<SymbolCounts> counts;
     for (const AludelEncoderGroup& group : *encoder) counts.emplace_back(group.grid);
     const auto count = [&](const FrameStore& frames) -> absl::Status {
-      for (const StoredFrame& frame : frames.frames()) {
+      for (const WireFrame& frame : frames.frames()) {
         ALUDEL_ASSIGN_OR_RETURN(const FrameHeader header, DecodeFrameHeader(frame.header));
         size_t g = 0;
         while (shape.groups[g].first_layer != header.coverage.first_layer) ++g;
@@ -172,7 +172,7 @@ class Repacking {
     CodeRangeMeter codes(*shape, encoder);
     const auto measure = [&](const FrameStore& frames) -> absl::Status {
       bytes += static_cast<double>(frames.total_bytes());
-      for (const StoredFrame& frame : frames.frames()) ALUDEL_RETURN_IF_ERROR(codes.Add(frame));
+      for (const WireFrame& frame : frames.frames()) ALUDEL_RETURN_IF_ERROR(codes.Add(frame));
       return absl::OkStatus();
     };
     ALUDEL_RETURN_IF_ERROR(Encode(*shape, encoder, "measure bytes", prompts_.held_out, measure));

@@ -47,10 +47,10 @@ void AddShare(const Share& share, std::vector<Share>* shares) {
   shares->push_back(share);
 }
 
-std::vector<Share> SplitBytes(absl::Span<const StoredFrame> frames, const ArtifactFormat* format,
+std::vector<Share> SplitBytes(absl::Span<const WireFrame> frames, const ArtifactFormat* format,
                               const ModelConfig& config) {
   std::vector<Share> shares;
-  for (const StoredFrame& frame : frames) {
+  for (const WireFrame& frame : frames) {
     const auto header = DecodeFrameHeader(frame.header);
     if (!header.ok()) continue;  // our own bytes; the decoder judges them
     const int first = header->coverage.first_layer, layers = header->coverage.layers;

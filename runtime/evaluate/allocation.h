@@ -25,7 +25,7 @@ void AddShare(const Share& share, std::vector<Share>* shares);
 
 // Where the bytes of these frames went, headers included. `format` is the artifact's entry, null for formats
 // without one.
-std::vector<Share> SplitBytes(absl::Span<const StoredFrame> frames, const ArtifactFormat* format,
+std::vector<Share> SplitBytes(absl::Span<const WireFrame> frames, const ArtifactFormat* format,
                               const ModelConfig& config);
 
 }  // namespace aludel

@@ -69,7 +69,7 @@ absl::Status FrameStore::Commit(const FrameCoverage& coverage, size_t bytes) {
   header.sequence = static_cast<uint32_t>(frames_.size());
   header.coverage = coverage;
   header.artifact = ArtifactPrefix(codec_.artifact_hash);
-  StoredFrame frame;
+  WireFrame frame;
   frame.payload.assign(reserved.begin(), reserved.begin() + static_cast<int64_t>(bytes));
   frame.header = EncodeFrameHeader(header, frame.payload);
   total_bytes_ += frame.header.size() + frame.payload.size();
@@ -92,12 +92,12 @@ absl::Status EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<con
 
 namespace {
 
-absl::Status EnqueueFrames(absl::Span<const StoredFrame> frames, const DecoderFactory& codec,
+absl::Status EnqueueFrames(absl::Span<const WireFrame> frames, const DecoderFactory& codec,
                            const KvTarget& target, KvDecoder& decoder) {
   ALUDEL_RETURN_IF_ERROR(BeginHandoff(decoder, target));
   FrameLedger ledger(codec.spec().shipped_layers, static_cast<uint32_t>(target.begin),
                      static_cast<uint32_t>(target.tokens));
-  for (const StoredFrame& frame : frames) {
+  for (const WireFrame& frame : frames) {
     ALUDEL_ASSIGN_OR_RETURN(const FrameHeader header, DecodeFrameHeader(frame.header));
     ALUDEL_RETURN_IF_ERROR(VerifyFrame(frame.header, frame.payload));
     if (header.kind != codec.spec().kind || header.artifact != ArtifactPrefix(codec.spec().artifact_hash)) {
@@ -116,7 +116,7 @@ absl::Status EnqueueFrames(absl::Span<const StoredFrame> frames, const DecoderFa
 
 }  // namespace
 
-absl::Status ApplyFrames(absl::Span<const StoredFrame> frames, const DecoderFactory& codec,
+absl::Status ApplyFrames(absl::Span<const WireFrame> frames, const DecoderFactory& codec,
                          const KvTarget& target) {
   ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<KvDecoder> decoder, codec.NewDecoder());
   const absl::Status enqueued = EnqueueFrames(frames, codec, target, *decoder);

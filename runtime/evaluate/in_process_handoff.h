@@ -17,7 +17,7 @@ namespace aludel {
 // A whole handoff inside one process, for calibration, evaluation and tests: what the producer's encoder
 // makes is kept as the bytes that would travel, and the consumer's decoder sees nothing but those bytes.
 
-struct StoredFrame {
+struct WireFrame {
   std::array<uint8_t, kFrameHeaderBytes> header;
   std::vector<uint8_t> payload;
 };
@@ -31,14 +31,14 @@ class FrameStore : public FrameSink {
   absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override;
   absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override;
 
-  const std::vector<StoredFrame>& frames() const { return frames_; }
+  const std::vector<WireFrame>& frames() const { return frames_; }
   // Bytes handed to the transport: headers and payloads.
   size_t total_bytes() const { return total_bytes_; }
 
  private:
   const CodecSpec& codec_;
   std::deque<std::vector<uint8_t>> reserved_;  // oldest first
-  std::vector<StoredFrame> frames_;
+  std::vector<WireFrame> frames_;
   size_t total_bytes_ = 0;
 };
 
@@ -59,7 +59,7 @@ absl::Status EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<con
 
 // Checks and applies serialized frames as a consumer does: header, checksum, kind, artifact, coverage, then
 // the decoder. DataLoss where they do not complete the handoff.
-absl::Status ApplyFrames(absl::Span<const StoredFrame> frames, const DecoderFactory& codec,
+absl::Status ApplyFrames(absl::Span<const WireFrame> frames, const DecoderFactory& codec,
                          const KvTarget& target);
 
 }  // namespace aludel

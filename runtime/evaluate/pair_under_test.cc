@@ -126,7 +126,7 @@ absl::StatusOr<std::vector<EncodedPrompt>> PairUnderTest::EncodeAll(absl::Span<c
 }
 
 absl::StatusOr<double> PairUnderTest::Reconstruct(const FormatUnderTest& format,
-                                                  const std::vector<StoredFrame>& frames,
+                                                  const std::vector<WireFrame>& frames,
                                                   absl::Span<const int32_t> ids, int64_t tokens,
                                                   const BlockTable& table) {
   const TokenRange range = HandedOver(format.decoder->spec(), tokens + 1);

@@ -28,7 +28,7 @@ struct FormatUnderTest {
 
 // What one format's encoder made of a prompt.
 struct EncodedPrompt {
-  std::vector<StoredFrame> frames;
+  std::vector<WireFrame> frames;
   double bytes = 0;
   double seconds = 0;
 };
@@ -60,7 +60,7 @@ class PairUnderTest {
   absl::StatusOr<std::vector<EncodedPrompt>> EncodeAll(absl::Span<const int32_t> ids, int64_t tokens);
   // Fills the cache under test with tokens [0, tokens), recomputed ones included, in the blocks of `table`.
   // Seconds of everything but the tail.
-  absl::StatusOr<double> Reconstruct(const FormatUnderTest& format, const std::vector<StoredFrame>& frames,
+  absl::StatusOr<double> Reconstruct(const FormatUnderTest& format, const std::vector<WireFrame>& frames,
                                      absl::Span<const int32_t> ids, int64_t tokens, const BlockTable& table);
 
  private:

@@ -21,8 +21,8 @@ constexpr int64_t kFirstSpan = 8;
 
 // What travels of a prompt in two parts.
 struct SplitPrompt {
-  std::vector<StoredFrame> base;
-  std::vector<StoredFrame> joined;  // of both parts
+  std::vector<WireFrame> base;
+  std::vector<WireFrame> joined;  // of both parts
   double base_bytes = 0, upgrade_bytes = 0;
 };
 
@@ -38,18 +38,18 @@ absl::Status Put(FrameCoverage coverage, int plane, absl::Span<const uint8_t> pa
   return store->Commit(coverage, payload.size());
 }
 
-absl::StatusOr<SplitPrompt> SplitAndJoin(const UpgradePair& formats, const std::vector<StoredFrame>& frames) {
+absl::StatusOr<SplitPrompt> SplitAndJoin(const UpgradePair& formats, const std::vector<WireFrame>& frames) {
   const CodecSpec& spec = formats.whole->encoder->spec();
   FrameStore base(spec), upgrade(spec), joined(spec);
   PlaneUpgrades upgrades(formats.base_planes, formats.planes);
-  for (const StoredFrame& frame : frames) {
+  for (const WireFrame& frame : frames) {
     ALUDEL_ASSIGN_OR_RETURN(const FrameHeader header, DecodeFrameHeader(frame.header));
     ALUDEL_ASSIGN_OR_RETURN(const PlaneSplit split, SplitPlanes(frame.payload, formats.base_planes));
     ALUDEL_RETURN_IF_ERROR(Put(header.coverage, 0, split.base, &base));
     ALUDEL_RETURN_IF_ERROR(Put(header.coverage, formats.base_planes, split.upgrade, &upgrade));
     ALUDEL_RETURN_IF_ERROR(upgrades.AddBase(header.coverage, split.base));
   }
-  for (const StoredFrame& frame : upgrade.frames()) {
+  for (const WireFrame& frame : upgrade.frames()) {
     ALUDEL_RETURN_IF_ERROR(VerifyFrame(frame.header, frame.payload));
     ALUDEL_ASSIGN_OR_RETURN(const FrameHeader header, DecodeFrameHeader(frame.header));
     ALUDEL_ASSIGN_OR_RETURN(const std::vector<uint8_t> whole, upgrades.Join(header.coverage, frame.payload));
@@ -118,7 +118,7 @@ class Window {
     return ForwardEach(pair_.consumer(), pair_.tested_pool(), tables_.tested.ids(), ids_, begin, end, each);
   }
   // What was handed over, and nothing that was computed over it.
-  absl::Status Upgrade(const FormatUnderTest& whole, const std::vector<StoredFrame>& frames) {
+  absl::Status Upgrade(const FormatUnderTest& whole, const std::vector<WireFrame>& frames) {
     const TokenRange range = HandedOver(whole.decoder->spec(), begin_ + 1);
     if (range.tokens() == 0) return absl::OkStatus();
     return ApplyFrames(

@@ -51,9 +51,9 @@
 #include "server/rpc/discovery/target_watch.h"
 #include "server/rpc/grpc_server.h"
 #include "server/rpc/shutdown.h"
-#include "server/store/control/operator_api.h"
 #include "server/store/control/read_store_options.h"
 #include "server/store/control/store_metrics.h"
+#include "server/store/control/store_operator_api.h"
 #include "server/store/prefix_store.h"
 #include "spdlog/spdlog.h"
 #include "transport/monotonic_clock.h"
@@ -252,9 +252,9 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   };
   const auto ready = [&] { return draining ? absl::UnavailableError("draining") : health(); };
   ALUDEL_ASSIGN_OR_RETURN(
-      const OperatorApi operator_api,
-      OperatorApi::Make(options.store.control_token_sha256, &store,
-                        [&](absl::string_view name) { return model->sets().FindSpec(name); }));
+      const StoreOperatorApi operator_api,
+      StoreOperatorApi::Make(options.store.control_token_sha256, &store,
+                             [&](absl::string_view name) { return model->sets().FindSpec(name); }));
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {
     AdminServer::Checks checks{.health = health, .ready = ready};

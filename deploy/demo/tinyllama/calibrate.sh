@@ -5,23 +5,26 @@
 # its intermediate files again. It took 70 and 78 minutes on two cores that had other work, too, and takes at most three
 # hours: what does not fit is left out, and it says what.
 #
-#   deploy/demo/tinyllama/calibrate.sh [reader | short] [--all]
+#   deploy/demo/tinyllama/calibrate.sh [reader | short] [--all] [--further]
 #
 #   --all    what the quickstart serves is aludel-codes: nothing recomputed, no side information. This adds the same in half the
 #            bytes (aludel-codes-350) and formats of one, two and four recomputed layers, and of none but with side
 #            information (aludel-p1, -p2, -p4, -p0); each may take as long. The two of some 340 bytes a token (-p4 and -350)
 #            answer questions, and lose what deploy/demo/RESULTS.md says on other texts
+#   --further  tunes the decoder of aludel-codes on 660 other passages and 45 texts; each time it is given. Until that is done the
+#            artifact stays as it was
 set -euo pipefail
 self=$(realpath "$0")
 cd "$(dirname "$self")/../../.."
 models=build/models
 base=$models/tinyllama-1.1b-chat
 consumer=reader
-all=false
+all=false further=false
 for argument in "$@"; do
   case "$argument" in
     reader | short) consumer=$argument ;;
     --all) all=true ;;
+    --further) further=true ;;
     *)
       sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$self"
       [[ "$argument" == --help ]] && exit 0 || exit 2
@@ -31,6 +34,12 @@ done
 declare -A codec=([reader]=tinyllama-reader-codec [short]=tinyllama-codec)
 out=$models/${codec[$consumer]}
 
+calibrate() { # FLAG...
+  build/release/bin/aludel-calibrate --producer $base --consumer $base+deploy/demo/tinyllama/$consumer \
+    --data $models/texts/calibration.jsonl --out $out --compute bf16 --sensitivity-prompts 0 \
+    --work $models/tinyllama-states --keep-work "$@"
+  fitted=true
+}
 has() { [[ -f $out/artifact.json ]] && grep -q "\"name\": *\"$1\"" $out/artifact.json; }
 fitted=false
 fit() { # FORMAT FLAG...
@@ -38,13 +47,9 @@ fit() { # FORMAT FLAG...
     echo "calibrate: $out holds $1"
     return
   fi
-  build/release/bin/aludel-calibrate --producer $base --consumer $base+deploy/demo/tinyllama/$consumer \
-    --data $models/texts/calibration.jsonl --out $out --format "$@" --compute bf16 --group-layers 5 \
-    --sensitivity-prompts 0 --linear --tuning-data $models/texts/tuning.jsonl --budget 3h \
-    --work $models/tinyllama-states --keep-work
-  fitted=true
+  calibrate --format "$@" --group-layers 5 --linear --tuning-data $models/texts/tuning.jsonl --budget 3h
 }
-[[ -f $models/texts/calibration.jsonl && -f $models/texts/tuning.jsonl ]] ||
+[[ -f $models/texts/calibration.jsonl && -f $models/texts/tuning.jsonl && -f $models/texts/further.jsonl ]] ||
   deploy/demo/tinyllama/texts.py --out $models/texts
 if $all; then
   # The most layers first: what the models computed for them serves the others.
@@ -56,4 +61,5 @@ if $all; then
 fi
 # Last, so that servers offer it first.
 fit aludel-codes --recomputed-layers -1 --bytes-per-token 780
+if $further; then calibrate --format aludel-codes --retune --tuning-data $models/texts/further.jsonl; fi
 if $fitted; then rm -rf $models/tinyllama-states; fi

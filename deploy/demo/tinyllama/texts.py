@@ -3,14 +3,15 @@
 
     texts.py --out build/texts
 
-writes calibration.jsonl, tuning.jsonl, to measure questions.jsonl (passages of 60 to 350 tokens), long.jsonl (about
+writes calibration.jsonl, tuning.jsonl, further.jsonl, to measure questions.jsonl (passages of 60 to 350 tokens), long.jsonl (about
 1,000), english.txt, code.txt and languages.txt.
 
 Half of the calibration prompts are questions about generated passages, one in six of them a long one, a sixth each
 English prose, program code and other languages. They come from Debian's packages (debian-faq and its translations,
 python3's library, licenses), so their text follows from what is installed. Of every source the last fifth is kept for
 measuring. tuning.jsonl asks several questions about each of its passages, one line behind the other; a fifth of these are
-long, those of calibration.jsonl among them. It has a text for every fifth passage of the others.
+long, those of calibration.jsonl among them. It has a text for every fifth passage of the others. further.jsonl is more of the
+same, mostly short passages, for who has another hour and a half.
 """
 
 import argparse
@@ -116,13 +117,13 @@ def write_lines(path: Path, lines: Sequence[Dict[str, object]]) -> None:
     write(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
-def tuning(passages: int, seed: int) -> List[Dict[str, object]]:
-    """Passages with their questions and texts between them, in random order."""
+def tuning(short: int, long: int, texts: int, seed: int) -> List[Dict[str, object]]:
+    """So many passages of either size with their questions, and texts of each kind between them, in random order."""
     draw = random.Random(seed)
-    groups = several(passages, seed, SHORT, 9) + several(passages // 4, seed + 1, LONG, 12)
-    for texts in sources().values():
-        fitted = [split(text)[0] for text in texts]
-        for _ in range(passages // 15):
+    groups = several(short, seed, SHORT, 9) + several(long, seed + 1, LONG, 12)
+    for sources_of_kind in sources().values():
+        fitted = [split(text)[0] for text in sources_of_kind]
+        for _ in range(texts):
             groups.append([{"text": pieces(draw.choice(fitted), 1, draw, 1200)[0]}])
     draw.shuffle(groups)
     return [line for group in groups for line in group]
@@ -143,7 +144,8 @@ def make(out: Path, prompts: int, asked: int, passages: int, seed: int) -> None:
             lines += [{"text": piece} for piece in pieces(fitted, count, draw, 1600)]
     draw.shuffle(lines)
     write_lines(out / "questions.jsonl", questions(asked, seed + 1, SHORT))
-    write_lines(out / "tuning.jsonl", tuning(passages, seed + 4))
+    write_lines(out / "tuning.jsonl", tuning(passages, passages // 4, passages // 15, seed + 4))
+    write_lines(out / "further.jsonl", tuning(passages * 5 // 3, passages // 6, passages // 24, seed + 6))
     write_lines(out / "long.jsonl", questions(60, seed + 2, (80, 100)))
     write_lines(out / "calibration.jsonl", lines)  # last: where it is, the others are
 

@@ -18,7 +18,7 @@ CodeRangeMeter::CodeRangeMeter(const AludelShape& shape, const AludelEncoderWeig
     coders_.push_back(MakeLatentCoder(group.grid, shape.packing));
 }
 
-absl::Status CodeRangeMeter::Add(const StoredFrame& frame) {
+absl::Status CodeRangeMeter::Add(const WireFrame& frame) {
   ALUDEL_ASSIGN_OR_RETURN(const FrameHeader header, DecodeFrameHeader(frame.header));
   for (size_t g = 0; g < encoder_.size(); ++g) {
     if (shape_.groups[g].first_layer != header.coverage.first_layer) continue;

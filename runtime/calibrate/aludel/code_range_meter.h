@@ -18,7 +18,7 @@ class CodeRangeMeter {
   CodeRangeMeter(const AludelShape& shape, const AludelEncoderWeights& encoder);
 
   // DataLoss where it is none of the encoder's.
-  absl::Status Add(const StoredFrame& frame);
+  absl::Status Add(const WireFrame& frame);
   // Digits are those of groups of which kLeastDigitParts parts and more were added, and 0 of others.
   CodeRange range() const;
 

@@ -51,13 +51,13 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-std::string CalibrationReport::PlanAndActual(const StageClock& clock) const {
+std::string CalibrationReport::PlanAndActual(const StageMeter& meter) const {
   std::string table = absl::StrFormat("%-18s %10s %20s %10s %10s %10s\n", "stage", "took", "planned", "times",
                                       "memory", "planned");
   double seconds = 0;
   int64_t memory = 0;
   for (const PlannedStage& stage : plan.stages) {
-    const StageClock::Figures& took = clock.Of(stage.work.stage);
+    const StageMeter::Figures& took = meter.Of(stage.work.stage);
     seconds += took.seconds;
     memory = std::max(memory, took.memory);
     // What was planned of as many repetitions.
@@ -76,11 +76,11 @@ std::string CalibrationReport::PlanAndActual(const StageClock& clock) const {
   return table;
 }
 
-std::string CalibrationReport::ToJson(const StageClock& clock) const {
+std::string CalibrationReport::ToJson(const StageMeter& meter) const {
   Json json = {{"format", format},
                {"consumers", consumers},
                {"prompts", prompts},
-               {"seconds", clock.Seconds()},
+               {"seconds", meter.Seconds()},
                {"planned",
                 {{"least_seconds", plan.least_seconds},
                  {"most_seconds", plan.most_seconds},
@@ -89,7 +89,7 @@ std::string CalibrationReport::ToJson(const StageClock& clock) const {
   if (plan.device > 0) json["planned"]["device_bytes"] = plan.device;
   if (!budget.empty()) json["budget"] = budget;
   for (const PlannedStage& stage : plan.stages) {
-    const StageClock::Figures& took = clock.Of(stage.work.stage);
+    const StageMeter::Figures& took = meter.Of(stage.work.stage);
     Json row = {{"stage", Name(stage.work.stage)},
                 {"seconds", took.seconds},
                 {"times", took.times},
@@ -147,10 +147,10 @@ std::string CalibrationReport::Spectra() const {
   return table;
 }
 
-std::string CalibrationReport::ToText(const StageClock& clock) const {
+std::string CalibrationReport::ToText(const StageMeter& meter) const {
   std::string text = absl::StrFormat("format %s: %s\n", format, prompts);
   if (!budget.empty()) absl::StrAppend(&text, "budget: ", budget, "\n");
-  absl::StrAppend(&text, "\nTime and memory, planned and as they were\n", PlanAndActual(clock), "\nTried, ",
+  absl::StrAppend(&text, "\nTime and memory, planned and as they were\n", PlanAndActual(meter), "\nTried, ",
                   "KL on held-out prompts, the worst consumer's\n");
   absl::StrAppendFormat(&text, "%-18s %14s %10s %10s\n", "recomputed layers", "bytes/token", "KL", "at most");
   for (const AludelCandidate& candidate : tried) {
@@ -193,13 +193,13 @@ AludelCandidate Findings(const AludelCandidate& candidate) {
 }
 
 absl::Status WriteReport(const std::string& directory, const CalibrationReport& report,
-                         const StageClock& clock) {
+                         const StageMeter& meter) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return absl::UnavailableError(absl::StrCat(directory, ": ", error.message()));
   const std::string stem = absl::StrCat(directory, "/", report.format);
-  ALUDEL_RETURN_IF_ERROR(WriteText(stem + ".json", report.ToJson(clock)));
-  return WriteText(stem + ".txt", report.ToText(clock));
+  ALUDEL_RETURN_IF_ERROR(WriteText(stem + ".json", report.ToJson(meter)));
+  return WriteText(stem + ".txt", report.ToText(meter));
 }
 
 }  // namespace aludel

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "runtime/calibrate/aludel_candidate.h"
 #include "runtime/calibrate/plan/calibration_plan.h"
-#include "runtime/calibrate/plan/stage_clock.h"
+#include "runtime/calibrate/plan/stage_meter.h"
 
 namespace aludel {
 
@@ -22,10 +22,10 @@ struct CalibrationReport {
   AludelCandidate chosen;              // likewise
   double raw_bytes = 0;                // of a token's raw cache
 
-  std::string ToJson(const StageClock& clock) const;
-  std::string ToText(const StageClock& clock) const;
+  std::string ToJson(const StageMeter& meter) const;
+  std::string ToText(const StageMeter& meter) const;
   // The plan beside what it took, a row for each stage.
-  std::string PlanAndActual(const StageClock& clock) const;
+  std::string PlanAndActual(const StageMeter& meter) const;
 
  private:
   // A row for each group of the chosen point.
@@ -37,6 +37,6 @@ AludelCandidate Findings(const AludelCandidate& candidate);
 
 // DIRECTORY/FORMAT.json and .txt, over those of an earlier run.
 absl::Status WriteReport(const std::string& directory, const CalibrationReport& report,
-                         const StageClock& clock);
+                         const StageMeter& meter);
 
 }  // namespace aludel

@@ -20,7 +20,7 @@ constexpr int kBlockTokens = 16;
 struct Trial {
   absl::Span<const int32_t> prompt;
   Answer oracle;
-  std::vector<StoredFrame> reuse, patch;
+  std::vector<WireFrame> reuse, patch;
 };
 
 absl::StatusOr<std::unique_ptr<BlockPool>> MakePool(const Transformer& model, int64_t tokens) {
@@ -95,9 +95,9 @@ class Experiment {
   Experiment(Transformer& producer, Transformer& consumer) : producer_(producer), consumer_(consumer) {}
 
   // Applies the frames of the layers whose flag equals `want`.
-  static absl::Status Replay(const std::vector<StoredFrame>& frames, KvDecoder& decoder,
+  static absl::Status Replay(const std::vector<WireFrame>& frames, KvDecoder& decoder,
                              const std::vector<bool>& patched, bool want, const KvTarget& target) {
-    for (const StoredFrame& frame : frames) {
+    for (const WireFrame& frame : frames) {
       ALUDEL_ASSIGN_OR_RETURN(const FrameHeader header, DecodeFrameHeader(frame.header));
       if (patched[header.coverage.first_layer] != want) continue;
       ALUDEL_RETURN_IF_ERROR(decoder.Apply(header.coverage, frame.payload, target));

@@ -187,7 +187,7 @@ void CostModel::ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds&
 void CostModel::ObserveRemote(const Target& target, const std::string& format,
                               absl::Span<const int32_t> prompt, absl::string_view salt,
                               const StageSeconds& stages, const ProducerSeconds& producer,
-                              const Arrival& arrival) {
+                              const FrameArrival& arrival) {
   if (arrival.bytes == 0) return;
   const auto tokens = static_cast<int64_t>(prompt.size());
   const double made_in = producer.prefill + producer.encode;

@@ -24,7 +24,7 @@
 namespace aludel {
 
 // How a handoff's frames came in.
-struct Arrival {
+struct FrameArrival {
   // Of all frames. 0: not known, nor when they came, since the ticket was lost between its last frame and the first token.
   uint64_t bytes = 0;
   uint64_t first_bytes = 0;  // of the first one received
@@ -76,14 +76,14 @@ class CostModel {
   void ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds& stages);
   void ObserveRemote(const Target& target, const std::string& format, absl::Span<const int32_t> prompt,
                      absl::string_view salt, const StageSeconds& stages, const ProducerSeconds& producer,
-                     const Arrival& arrival);
+                     const FrameArrival& arrival);
 
   // It took so many seconds, or was given up for another plan that took so many.
   void ObserveStored(const std::string& format, int64_t tokens, double seconds);
 
   // This handoff, begun at `begin`, was ended at `now` for what was sooner: local prefill beside it, or another
   // server. Of handoffs that ran at the same time one counts: what made one late made all of them late.
-  // Arrival says what `beside_local` is.
+  // FrameArrival says what `beside_local` is.
   void ObserveOvertaken(const Target& target, const std::string& format, absl::Span<const int32_t> prompt,
                         absl::string_view salt, absl::Time begin, absl::Time now, bool beside_local = false);
 

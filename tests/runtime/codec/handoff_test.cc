@@ -87,20 +87,20 @@ TEST_P(RawHandoff, BytesAreHeadersAndTwoPlanesPerLayer) {
 }
 
 TEST_P(RawHandoff, FramesMayComeInAnyOrder) {
-  std::vector<StoredFrame> frames = store_.frames();
+  std::vector<WireFrame> frames = store_.frames();
   std::reverse(frames.begin(), frames.end());
   EXPECT_TRUE(ApplyFrames(frames, *decoders_, Target()).ok());
 }
 
 TEST_P(RawHandoff, MissingFrameIsNoticed) {
-  std::vector<StoredFrame> frames = store_.frames();
+  std::vector<WireFrame> frames = store_.frames();
   frames.pop_back();
   EXPECT_THAT(ApplyFrames(frames, *decoders_, Target()).ToString(),
               HasSubstr("misses 4 (layer, token) cells"));
 }
 
 TEST_P(RawHandoff, RepeatedFrameIsRefused) {
-  std::vector<StoredFrame> frames = store_.frames();
+  std::vector<WireFrame> frames = store_.frames();
   frames.push_back(frames.front());
   EXPECT_EQ(ApplyFrames(frames, *decoders_, Target()).code(), absl::StatusCode::kAlreadyExists);
 }

@@ -29,7 +29,7 @@ class Recompute : public ::testing::Test {
 
   void Open(const std::string& name) { codec_ = OpenDecoders(name, "", consumer_.model()).value(); }
 
-  std::vector<StoredFrame> Encode(const std::string& directory) {
+  std::vector<WireFrame> Encode(const std::string& directory) {
     TestModel producer(directory, {.compute = DType::kF32, .max_rows = 16}, DType::kBf16, 64);
     const auto encoder = OpenEncoders(codec_->spec().name, "", producer.model()).value();
     FrameStore store(encoder->spec());
@@ -94,7 +94,7 @@ TEST_F(Recompute, AllLayersFromTheSameEmbeddingGiveTheConsumersOwnCache) {
 }
 
 TEST_F(Recompute, FramesMayComeInAnyOrder) {
-  std::vector<StoredFrame> frames = Encode("deploy/demo/base");
+  std::vector<WireFrame> frames = Encode("deploy/demo/base");
   ASSERT_TRUE(ApplyFrames(frames, *codec_, Target()).ok());
   const std::vector<float> in_order = LastLogits();
   OwnLogits();
@@ -106,7 +106,7 @@ TEST_F(Recompute, FramesMayComeInAnyOrder) {
 TEST_F(Recompute, BytesAreOneResidualStreamAndTheOtherLayersRaw) {
   const ModelConfig& config = consumer_.model().config();
   size_t bytes = 0;
-  for (const StoredFrame& frame : Encode("deploy/demo/base")) bytes += frame.payload.size();
+  for (const WireFrame& frame : Encode("deploy/demo/base")) bytes += frame.payload.size();
   EXPECT_EQ(bytes, (kTokens - 1) * (config.hidden + (config.layers - 3) * 2 * config.kv_dim()) * 2u);
   EXPECT_EQ(codec_->spec().recomputed_layers, 3);
 }

@@ -194,7 +194,7 @@ class PromptCosts : public CodecCosts {
       cost.recompute = Cost(handoff, [&] { return decoder->Begin(target); });
       cost.reconstruct = Cost(handoff, [&] {
         absl::Status status;
-        for (const StoredFrame& frame : frames.frames()) {
+        for (const WireFrame& frame : frames.frames()) {
           status.Update(decoder->Apply(DecodeFrameHeader(frame.header)->coverage, frame.payload, target));
         }
         return status;

@@ -145,7 +145,7 @@ class FakeCudaFrames : public ::testing::Test {
     auto decoder = decoders_->NewDecoder().value();
     EXPECT_TRUE(BeginHandoff(*decoder, target).ok());
     std::vector<std::vector<uint8_t>> payloads;
-    for (const StoredFrame& frame : frames_) payloads.push_back(frame.payload);
+    for (const WireFrame& frame : frames_) payloads.push_back(frame.payload);
     std::vector<std::unique_ptr<PinnedMemory>> pinned;
     for (auto& payload : payloads) {
       pinned.push_back(std::make_unique<PinnedMemory>(chat_.device(), absl::MakeSpan(payload)));
@@ -174,7 +174,7 @@ class FakeCudaFrames : public ::testing::Test {
   std::vector<int32_t> prompt_;
   std::unique_ptr<EncoderFactory> encoders_;
   std::unique_ptr<DecoderFactory> decoders_;
-  std::vector<StoredFrame> frames_;
+  std::vector<WireFrame> frames_;
 };
 
 // A whole pass is enqueued; only then is it waited for, as its frames are shipped.
@@ -191,7 +191,7 @@ TEST_F(FakeCudaFrames, AreEncodedWithoutWaitingForTheDevice) {
     const EncodeTask task{encoders.get(), &waiting, end, &seconds};
     ASSERT_TRUE(EncodePrompt(model, *pages_, prompt_, kTokens - 1, absl::MakeConstSpan(&task, 1)).ok());
     std::vector<std::vector<uint8_t>> want;
-    for (const StoredFrame& frame : waiting.frames()) want.push_back(frame.payload);
+    for (const WireFrame& frame : waiting.frames()) want.push_back(frame.payload);
     const auto frames = static_cast<int64_t>(want.size());
     ASSERT_GT(frames, 2);
 
@@ -213,7 +213,7 @@ TEST_F(FakeCudaFrames, AreEncodedWithoutWaitingForTheDevice) {
     FrameStore pageable(encoders->spec());
     encode(&pageable);
     std::vector<std::vector<uint8_t>> found;
-    for (const StoredFrame& frame : pageable.frames()) found.push_back(frame.payload);
+    for (const WireFrame& frame : pageable.frames()) found.push_back(frame.payload);
     EXPECT_EQ(found, want);
     std::printf("%-10s %3ld frames: %4.2f waits each before a pass is enqueued\n", format.name, frames,
                 static_cast<double>(waits) / static_cast<double>(frames));
@@ -252,7 +252,7 @@ TEST_F(FakeCudaFrames, AreTheSameWhoeverSharesTheStep) {
     for (size_t at = 0; at < which.size(); ++at) {
       EXPECT_TRUE(items[at].observer_status.ok()) << items[at].observer_status;
       Payloads& of = payloads.emplace_back();
-      for (const StoredFrame& frame : stores[at].frames()) of.push_back(frame.payload);
+      for (const WireFrame& frame : stores[at].frames()) of.push_back(frame.payload);
       EXPECT_FALSE(of.empty());
     }
     return payloads;

@@ -25,10 +25,10 @@ class CodeRangeMeterTest : public ::testing::Test {
   }
 
   // Of layers from `first_layer` on, every code of this magnitude.
-  StoredFrame Frame(int first_layer, int64_t tokens, int code) {
+  WireFrame Frame(int first_layer, int64_t tokens, int code) {
     std::vector<float> z(tokens * kRank);
     for (float& value : z) value = 0.5f * static_cast<float>(random_() % 2 == 0 ? code : -code);
-    StoredFrame frame;
+    WireFrame frame;
     frame.payload.resize(MaxPackedBytes(encoder_[0].grid, shape_.packing, tokens));
     frame.payload.resize(
         PackLatents(z.data(), tokens, encoder_[0].grid, shape_.packing, absl::MakeSpan(frame.payload)));

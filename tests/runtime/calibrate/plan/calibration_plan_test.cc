@@ -9,7 +9,7 @@
 #include "runtime/calibrate/plan/budget.h"
 #include "runtime/calibrate/plan/job_plan.h"
 #include "runtime/calibrate/plan/machine_room.h"
-#include "runtime/calibrate/plan/stage_clock.h"
+#include "runtime/calibrate/plan/stage_meter.h"
 #include "runtime/calibrate/tune_passages_job.h"
 #include "runtime/codec/artifact/artifact_files.h"
 #include "runtime/codec/artifact/artifact_versions.h"
@@ -428,24 +428,24 @@ TEST(MachineRoom, IsTheLeastThatAControlGroupOrOneAboveItLeaves) {
   EXPECT_EQ(GroupRoom("7:cpu,cpuacct:/x\n4:memory:/old\n0::/\n", root.path()), 3500);
 }
 
-TEST(StageClock, SeesTheMostThatAStageHeld) {
-  StageClock clock;
-  clock.Begin(Stage::kEncoders);
+TEST(StageMeter, SeesTheMostThatAStageHeld) {
+  StageMeter meter;
+  meter.Begin(Stage::kEncoders);
   {
     // Longer than the watcher sleeps; written, so that there are pages behind it.
     const std::vector<char> much(64 << 20, 'x');
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     EXPECT_EQ(much.back(), 'x');
   }
-  clock.Begin(Stage::kTraining);
-  clock.End();
-  clock.Begin(Stage::kTraining);
-  clock.End();
-  EXPECT_GE(clock.Of(Stage::kEncoders).seconds, 0.3);
-  EXPECT_GE(clock.Of(Stage::kEncoders).memory, 64 << 20);
-  EXPECT_LT(clock.Of(Stage::kTraining).memory, clock.Of(Stage::kEncoders).memory);
-  EXPECT_EQ(clock.Of(Stage::kTraining).times, 2);
-  EXPECT_EQ(clock.Of(Stage::kTuning).times, 0);
+  meter.Begin(Stage::kTraining);
+  meter.End();
+  meter.Begin(Stage::kTraining);
+  meter.End();
+  EXPECT_GE(meter.Of(Stage::kEncoders).seconds, 0.3);
+  EXPECT_GE(meter.Of(Stage::kEncoders).memory, 64 << 20);
+  EXPECT_LT(meter.Of(Stage::kTraining).memory, meter.Of(Stage::kEncoders).memory);
+  EXPECT_EQ(meter.Of(Stage::kTraining).times, 2);
+  EXPECT_EQ(meter.Of(Stage::kTuning).times, 0);
 }
 
 // A directory of versions keeps them all: what is copied, beside what is written, is the current one.

@@ -223,7 +223,7 @@ TEST_P(KeepingAludel, GivesTheLogitsOfTheOwnPrefillAndRefusesForeignFrames) {
 
   const auto decoder = decode->NewDecoder().value();
   ASSERT_TRUE(BeginHandoff(*decoder, Target(range)).ok());
-  const StoredFrame& frame = store.frames().front();
+  const WireFrame& frame = store.frames().front();
   FrameCoverage coverage = DecodeFrameHeader(frame.header)->coverage;
   const auto apply = [&](const FrameCoverage& c, absl::Span<const uint8_t> payload) {
     return decoder->Apply(c, payload, Target(range));

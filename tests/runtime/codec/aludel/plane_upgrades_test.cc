@@ -211,7 +211,7 @@ class UpgradedPages : public ::testing::TestWithParam<int> {
     shape.planes = planes;
     return MakeAludelDecoders("keep", "", shape, decoder_, side_.model(), base_planes).value();
   }
-  std::vector<StoredFrame> Encode() {
+  std::vector<WireFrame> Encode() {
     const auto encoders = MakeAludelEncoders("keep", "", shape_, encoder_, side_.model()).value();
     const auto pool =
         BlockPool::Create(side_.device(), side_.model().MakeKvLayout(3, 16, DType::kBf16)).value();
@@ -235,7 +235,7 @@ class UpgradedPages : public ::testing::TestWithParam<int> {
 // In any order, each upgrade writes the rows of its frame as the whole frame does, and no others.
 TEST_P(UpgradedPages, BecomeThoseOfWholeFramesFrameByFrame) {
   Random source;
-  std::vector<StoredFrame> frames = Encode();
+  std::vector<WireFrame> frames = Encode();
   ASSERT_EQ(frames.size(), 3 * shape_.groups.size());
   const auto whole = Decoders(0);
   const auto base = Decoders(kBasePlanes);
@@ -247,7 +247,7 @@ TEST_P(UpgradedPages, BecomeThoseOfWholeFramesFrameByFrame) {
   ASSERT_TRUE(BeginHandoff(*first, Target()).ok());
   ASSERT_TRUE(BeginHandoff(*later, Target()).ok());
   PlaneUpgrades upgrades(kBasePlanes, kPlanes);
-  for (const StoredFrame& frame : frames) {
+  for (const WireFrame& frame : frames) {
     const FrameCoverage coverage = DecodeFrameHeader(frame.header)->coverage;
     const PlaneSplit split = SplitPlanes(frame.payload, kBasePlanes).value();
     ASSERT_TRUE(first->Apply(coverage, split.base, Target()).ok());
@@ -255,7 +255,7 @@ TEST_P(UpgradedPages, BecomeThoseOfWholeFramesFrameByFrame) {
   }
   Pages pages(side_, kTokens - 1);
   std::shuffle(frames.begin(), frames.end(), source.engine);
-  for (const StoredFrame& frame : frames) {
+  for (const WireFrame& frame : frames) {
     const FrameCoverage coverage = DecodeFrameHeader(frame.header)->coverage;
     FrameCoverage upgrade = coverage;
     upgrade.plane = kBasePlanes;
@@ -284,7 +284,7 @@ TEST_P(UpgradedPages, BecomeThoseOfWholeFramesFrameByFrame) {
 // As a server decodes them: one decoder takes both parts, first ones before second ones or mixed.
 TEST_P(UpgradedPages, BecomeThoseOfWholeFramesByOneDecoderOfBothParts) {
   Random source;
-  const std::vector<StoredFrame> frames = Encode();
+  const std::vector<WireFrame> frames = Encode();
   const auto both = Decoders(0, kBasePlanes);
   EXPECT_EQ(both->spec().base_planes, kBasePlanes);
   ASSERT_TRUE(ApplyFrames(frames, *Decoders(0), Target()).ok());
@@ -292,7 +292,7 @@ TEST_P(UpgradedPages, BecomeThoseOfWholeFramesByOneDecoderOfBothParts) {
   const auto base = Decoders(kBasePlanes);
   const auto coarse = base->NewDecoder().value();
   ASSERT_TRUE(BeginHandoff(*coarse, Target()).ok());
-  for (const StoredFrame& frame : frames) {
+  for (const WireFrame& frame : frames) {
     const PlaneSplit split = SplitPlanes(frame.payload, kBasePlanes).value();
     ASSERT_TRUE(coarse->Apply(DecodeFrameHeader(frame.header)->coverage, split.base, Target()).ok());
   }
@@ -305,7 +305,7 @@ TEST_P(UpgradedPages, BecomeThoseOfWholeFramesByOneDecoderOfBothParts) {
       std::vector<uint8_t> payload;
     };
     std::vector<Part> first, second;
-    for (const StoredFrame& frame : frames) {
+    for (const WireFrame& frame : frames) {
       const PlaneSplit split = SplitPlanes(frame.payload, kBasePlanes).value();
       FrameCoverage coverage = DecodeFrameHeader(frame.header)->coverage;
       first.push_back({coverage, {split.base.begin(), split.base.end()}});

@@ -101,7 +101,7 @@ class Codec : public ::testing::Test {
   const ModelConfig& config() { return side_.model().config(); }
 
   // Encodes one layer of two tokens whose K counts up from 1 and whose V is its negative.
-  std::vector<StoredFrame> EncodeCountedSlice(const EncoderFactory& codec) {
+  std::vector<WireFrame> EncodeCountedSlice(const EncoderFactory& codec) {
     const int64_t kv = config().kv_dim();
     std::vector<float> k(2 * kv), v(2 * kv), h(2 * config().hidden);
     for (size_t i = 0; i < k.size(); ++i) {
@@ -135,7 +135,7 @@ class Codec : public ::testing::Test {
 
 TEST_F(Codec, PayloadBytesAreThoseOfTheFormatDocument) {
   const auto codec = SmallEncoder();
-  const std::vector<StoredFrame> frames = EncodeCountedSlice(*codec);
+  const std::vector<WireFrame> frames = EncodeCountedSlice(*codec);
   ASSERT_EQ(frames.size(), 1u);
   const auto header = DecodeFrameHeader(frames[0].header);
   ASSERT_TRUE(header.ok());

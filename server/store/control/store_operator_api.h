@@ -20,22 +20,22 @@ namespace aludel {
 
 // An operator's two ways to a server's prefix store, HTTP on the admin port and gRPC; neither where the configuration has
 // no token.
-class OperatorApi {
+class StoreOperatorApi {
  public:
   // Null for an unknown name.
   using FindFormat = std::function<std::shared_ptr<const CodecSpec>(absl::string_view name)>;
 
   // InvalidArgument where `token_sha256` is neither "" nor 64 hexadecimal digits. `store` must outlive
   // all that is made here.
-  static absl::StatusOr<OperatorApi> Make(const std::string& token_sha256, PrefixStore* store,
-                                          FindFormat find_format);
+  static absl::StatusOr<StoreOperatorApi> Make(const std::string& token_sha256, PrefixStore* store,
+                                               FindFormat find_format);
 
   void AddTo(AdminServer::Checks* checks) const;
   // Null without a token.
   std::unique_ptr<grpc::Service> NewService(WorkClock* handlers) const;
 
  private:
-  OperatorApi(std::optional<TokenHash> token, StoreCommands commands)
+  StoreOperatorApi(std::optional<TokenHash> token, StoreCommands commands)
       : token_(std::move(token)), commands_(std::move(commands)) {}
 
   std::optional<TokenHash> token_;

@@ -14,7 +14,7 @@ namespace aludel {
 
 // What stages took. A thread of its own looks at the process's memory ten times a second, for solvers report no
 // progress. Begin and End belong to one thread; figures are read after End.
-class StageClock {
+class StageMeter {
  public:
   struct Figures {
     double seconds = 0;
@@ -22,16 +22,16 @@ class StageClock {
     int64_t times = 0;
   };
 
-  StageClock();
-  ~StageClock();
-  StageClock(const StageClock&) = delete;
-  StageClock& operator=(const StageClock&) = delete;
+  StageMeter();
+  ~StageMeter();
+  StageMeter(const StageMeter&) = delete;
+  StageMeter& operator=(const StageMeter&) = delete;
 
   // Ends the stage at hand, if there is one.
   void Begin(Stage stage);
   void End();
   const Figures& Of(Stage stage) const { return figures_[static_cast<size_t>(stage)]; }
-  // Since the clock was made.
+  // Since the meter was made.
   double Seconds() const;
 
  private:

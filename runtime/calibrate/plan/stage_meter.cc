@@ -1,4 +1,4 @@
-#include "runtime/calibrate/plan/stage_clock.h"
+#include "runtime/calibrate/plan/stage_meter.h"
 
 #include <algorithm>
 
@@ -6,9 +6,9 @@
 
 namespace aludel {
 
-StageClock::StageClock() : watcher_([this] { Watch(); }) {}
+StageMeter::StageMeter() : watcher_([this] { Watch(); }) {}
 
-StageClock::~StageClock() {
+StageMeter::~StageMeter() {
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;
@@ -17,7 +17,7 @@ StageClock::~StageClock() {
   watcher_.join();
 }
 
-void StageClock::Begin(Stage stage) {
+void StageMeter::Begin(Stage stage) {
   End();
   const std::lock_guard lock(mutex_);
   stage_ = stage;
@@ -25,7 +25,7 @@ void StageClock::Begin(Stage stage) {
   ++figures_[static_cast<size_t>(stage)].times;
 }
 
-void StageClock::End() {
+void StageMeter::End() {
   const std::lock_guard lock(mutex_);
   if (!stage_.has_value()) return;
   Look();
@@ -34,9 +34,9 @@ void StageClock::End() {
   stage_.reset();
 }
 
-double StageClock::Seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+double StageMeter::Seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
-void StageClock::Watch() {
+void StageMeter::Watch() {
   std::unique_lock lock(mutex_);
   while (!ends_) {
     Look();
@@ -44,7 +44,7 @@ void StageClock::Watch() {
   }
 }
 
-void StageClock::Look() {
+void StageMeter::Look() {
   if (!stage_.has_value()) return;
   int64_t& most = figures_[static_cast<size_t>(*stage_)].memory;
   most = std::max(most, HeldMemory());

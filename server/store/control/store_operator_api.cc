@@ -1,4 +1,4 @@
-#include "server/store/control/operator_api.h"
+#include "server/store/control/store_operator_api.h"
 
 #include "runtime/status_macros.h"
 #include "server/store/control/store_api.h"
@@ -6,16 +6,16 @@
 
 namespace aludel {
 
-absl::StatusOr<OperatorApi> OperatorApi::Make(const std::string& token_sha256, PrefixStore* store,
-                                              FindFormat find_format) {
+absl::StatusOr<StoreOperatorApi> StoreOperatorApi::Make(const std::string& token_sha256, PrefixStore* store,
+                                                        FindFormat find_format) {
   std::optional<TokenHash> token;
   if (!token_sha256.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(token, ParseSha256(token_sha256));
   }
-  return OperatorApi(token, StoreCommands({.store = store, .find_format = std::move(find_format)}));
+  return StoreOperatorApi(token, StoreCommands({.store = store, .find_format = std::move(find_format)}));
 }
 
-void OperatorApi::AddTo(AdminServer::Checks* checks) const {
+void StoreOperatorApi::AddTo(AdminServer::Checks* checks) const {
   if (!token_) return;
   const StoreApi api({.commands = commands_, .token_sha256 = *token_});
   checks->more = [api](const HttpRequest& request) { return api.Answer(request); };
@@ -24,7 +24,7 @@ void OperatorApi::AddTo(AdminServer::Checks* checks) const {
   checks->max_body_bytes = StoreApi::kMaxBodyBytes;
 }
 
-std::unique_ptr<grpc::Service> OperatorApi::NewService(WorkClock* handlers) const {
+std::unique_ptr<grpc::Service> StoreOperatorApi::NewService(WorkClock* handlers) const {
   return token_ ? MakeStoreControlService(commands_, *token_, handlers) : nullptr;
 }
 
