@@ -11,8 +11,8 @@
 #            bytes (aludel-codes-350) and formats of one, two and four recomputed layers, and of none but with side
 #            information (aludel-p1, -p2, -p4, -p0); each may take as long. The two of some 340 bytes a token (-p4 and -350)
 #            answer questions, and lose what deploy/demo/RESULTS.md says on other texts
-#   --further  tunes the decoder of aludel-codes on 660 other passages and 45 texts; each time it is given. Until that is done the
-#            artifact stays as it was
+#   --further  tunes the decoder of aludel-codes on 660 other passages and 45 texts, each time it is given; two hours of two cores that
+#            had other work, too. Until that is done the artifact stays as it was
 set -euo pipefail
 self=$(realpath "$0")
 cd "$(dirname "$self")/../../.."

@@ -11,7 +11,7 @@ English prose, program code and other languages. They come from Debian's package
 python3's library, licenses), so their text follows from what is installed. Of every source the last fifth is kept for
 measuring. tuning.jsonl asks several questions about each of its passages, one line behind the other; a fifth of these are
 long, those of calibration.jsonl among them. It has a text for every fifth passage of the others. further.jsonl is more of the
-same, mostly short passages, for who has another hour and a half.
+same, mostly about short passages, for who has two more hours.
 """
 
 import argparse
