@@ -57,6 +57,12 @@ struct KvTarget {
 
 // The consumer's half of one handoff. Frames may come in any order; each decodes alone. One per handoff;
 // engine thread only. Nothing is written for a frame that fails a check.
+// What a PayloadOpener has made of a payload; the decoders of its factory know what it is.
+class OpenedPayload {
+ public:
+  virtual ~OpenedPayload() = default;
+};
+
 class KvDecoder {
  public:
   virtual ~KvDecoder() = default;
@@ -69,15 +75,20 @@ class KvDecoder {
   // pages again, and no others.
   virtual absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
                              const KvTarget& target) = 0;
+  // As Apply, of what the opener of this decoder's factory made of the frame's payload; reads it before it returns.
+  virtual absl::Status ApplyOpened(const FrameCoverage& /*coverage*/, const OpenedPayload& /*opened*/,
+                                   const KvTarget& /*target*/) {
+    return absl::UnimplementedError("payloads of this format are not opened");
+  }
 };
 
 // Decodes payloads as far as that needs neither the model nor the handoff. Thread-safe.
 class PayloadOpener {
  public:
   virtual ~PayloadOpener() = default;
-  // A payload of the same frame, which Apply reads in little time and before it returns. DataLoss where it holds none.
-  virtual absl::StatusOr<std::vector<uint8_t>> Open(const FrameCoverage& coverage,
-                                                    absl::Span<const uint8_t> payload) const = 0;
+  // What ApplyOpened takes little time for. Errors as those of Apply.
+  virtual absl::StatusOr<std::unique_ptr<OpenedPayload>> Open(const FrameCoverage& coverage,
+                                                              absl::Span<const uint8_t> payload) const = 0;
 };
 
 // What both ends of a handoff agree on about a wire format, and what plans and memory are made from: plain

@@ -1,9 +1,11 @@
 #include "runtime/engine/engine_intake.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "kernels/core_list.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -13,6 +15,8 @@ constexpr int kFramesPerStep = 8;
 // More of them while applying takes no more than this part of a step: where many handoffs come at once, the last tokens of all
 // of them would wait for steps of others, each far longer than what those frames take.
 constexpr double kShareOfAStep = 0.125;
+// Beside a device, whose steps would wait for what one of them makes of a long prompt's frames.
+constexpr size_t kMostOpeners = 4;
 
 FrameLedger NewLedger(const CodecSpec& codec, const Sequence& sequence) {
   return {codec.shipped_layers, static_cast<uint32_t>(codec.recomputed_head_tokens),
@@ -20,6 +24,10 @@ FrameLedger NewLedger(const CodecSpec& codec, const Sequence& sequence) {
 }
 
 }  // namespace
+
+size_t EngineIntake::OpenerThreads() const {
+  return marks_ == nullptr ? 1 : std::clamp<size_t>(AllowedCores().size() - 1, 1, kMostOpeners);
+}
 
 KvTarget EngineIntake::Target(const Sequence& sequence, const Receiving& receiving) const {
   return {model_,
@@ -43,8 +51,10 @@ void EngineIntake::Push(PendingFrame frame, const SequenceMap& sequences) {
   const auto found = sequences.find(frame.id);
   if (found != sequences.end() && found->second->awaiting()) {
     const DecoderFactory& codec = *found->second->receiving->codec;
-    // Frames of other kinds are refused as they are.
-    if (codec.opener() != nullptr && frame.header.kind == codec.spec().kind) {
+    // Frames of other kinds, or that say they have more tokens than are handed over, are refused as they are: a few bytes of codes may
+    // stand for any number of tokens.
+    if (codec.opener() != nullptr && frame.header.kind == codec.spec().kind &&
+        frame.header.coverage.tokens <= found->second->handed_over) {
       frame.codec_owner = found->second->codec_owner;
       return opener_.Push(std::move(frame), codec.opener());
     }
@@ -197,8 +207,10 @@ absl::Status EngineIntake::Apply(Sequence& sequence, Receiving& receiving, int p
   FrameCoverage cells = frame.header.coverage;
   cells.plane = 0;
   ALUDEL_RETURN_IF_ERROR(receiving.ledger.Add(cells));
-  const absl::Span<const uint8_t> payload = frame.opened.has_value() ? **frame.opened : frame.payload;
-  return receiving.decoder->Apply(frame.header.coverage, payload, Target(sequence, receiving));
+  const KvTarget target = Target(sequence, receiving);
+  return frame.opened.has_value()
+             ? receiving.decoder->ApplyOpened(frame.header.coverage, ***frame.opened, target)
+             : receiving.decoder->Apply(frame.header.coverage, frame.payload, target);
 }
 
 void EngineIntake::ReleaseAll() {

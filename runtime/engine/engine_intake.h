@@ -34,7 +34,7 @@ namespace aludel {
 // step that reads its blocks and of whatever is written to them after a handoff was canceled. Its bytes stay until the
 // device has read them. What cannot be enqueued fails its frame like a check; what fails later is the device's, lost for all.
 //
-// Payloads that take long to decode (PayloadOpener) pass through a thread of their own on their way to the others.
+// Payloads that take long to decode (PayloadOpener) pass through threads of their own on their way to the others.
 class EngineIntake {
  public:
   // All must outlive the intake. `wake` is called by another thread where ApplySome has more to do.
@@ -45,7 +45,7 @@ class EngineIntake {
         blocks_(blocks),
         counters_(counters),
         marks_(dynamic_cast<StreamMarks*>(model->device())),
-        opener_(std::move(wake)) {}
+        opener_(OpenerThreads(), std::move(wake)) {}
 
   // Prepares the decoder of a sequence that has blocks for everything handed over. After an error the
   // sequence must fall back.
@@ -84,6 +84,9 @@ class EngineIntake {
   void Received(Sequence& sequence);
   KvTarget Target(const Sequence& sequence, const Receiving& receiving) const;
   void DropFrames(SequenceId id);
+
+  // One where the engine's own threads compute, several where they wait for a device.
+  size_t OpenerThreads() const;
 
   // Frames that the device reads: those of one ApplySome.
   struct Unread {

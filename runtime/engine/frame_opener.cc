@@ -2,12 +2,14 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <memory>
 #include <utility>
 
 namespace aludel {
 namespace {
 
-absl::StatusOr<std::vector<uint8_t>> Open(const PendingFrame& frame, const PayloadOpener& opener) {
+absl::StatusOr<std::unique_ptr<OpenedPayload>> Open(const PendingFrame& frame, const PayloadOpener& opener) {
   const absl::Status whole = VerifyFrame(frame.header_bytes, frame.payload);
   if (!whole.ok()) return whole;
   return opener.Open(frame.header.coverage, frame.payload);
@@ -20,13 +22,13 @@ void Release(const std::vector<PendingFrame>& frames) {
 }  // namespace
 
 void FrameOpener::Push(PendingFrame frame, const PayloadOpener* opener) {
-  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+  if (threads_.size() < most_threads_) threads_.emplace_back([this, n = threads_.size()] { Run(n); });
   absl::MutexLock lock(&mutex_);
   waiting_.push_back({std::move(frame), opener});
 }
 
 std::vector<PendingFrame> FrameOpener::Take() {
-  if (!thread_.joinable()) return {};  // most engines never have one, and ask before each step
+  if (threads_.empty()) return {};  // most engines never have one, and ask before each step
   Release(TakeDropped());
   absl::MutexLock lock(&mutex_);
   return std::exchange(opened_, {});
@@ -47,18 +49,19 @@ void FrameOpener::Drop(SequenceId id) {
     std::vector<PendingFrame> opened;
     for (PendingFrame& frame : opened_) (frame.id == id ? dropped_ : opened).push_back(std::move(frame));
     opened_ = std::move(opened);
-    if (opening_ == id) opening_ = 0;
+    std::replace(opening_.begin(), opening_.end(), id, kNone);
   }
   Release(TakeDropped());
 }
 
 void FrameOpener::Stop() {
-  if (!thread_.joinable()) return;
+  if (threads_.empty()) return;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
   }
-  thread_.join();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
   std::deque<Work> waiting;
   std::vector<PendingFrame> opened;
   {
@@ -76,7 +79,7 @@ std::vector<PendingFrame> FrameOpener::TakeDropped() {
   return std::exchange(dropped_, {});
 }
 
-void FrameOpener::Run() {
+void FrameOpener::Run(size_t thread) {
   pthread_setname_np(pthread_self(), "aludel-opener");
   for (;;) {
     Work work;
@@ -86,13 +89,13 @@ void FrameOpener::Run() {
       if (stopping_) return;
       work = std::move(waiting_.front());
       waiting_.pop_front();
-      opening_ = work.frame.id;
+      opening_[thread] = work.frame.id;
     }
     work.frame.opened = Open(work.frame, *work.opener);
     {
       absl::MutexLock lock(&mutex_);
-      (opening_ == 0 ? dropped_ : opened_).push_back(std::move(work.frame));
-      opening_ = 0;
+      (opening_[thread] == kNone ? dropped_ : opened_).push_back(std::move(work.frame));
+      opening_[thread] = kNone;
     }
     wake_();
   }

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "runtime/codec/codec.h"
 #include "runtime/codec/frame.h"
 #include "runtime/engine/engine.h"
 
@@ -20,8 +21,8 @@ struct PendingFrame {
   std::vector<uint8_t> header_bytes;
   absl::Span<const uint8_t> payload;
   std::function<void()> release;
-  // FrameOpener's: the payload in its place, of a frame that has passed VerifyFrame; or what was wrong with it.
-  std::optional<absl::StatusOr<std::vector<uint8_t>>> opened = std::nullopt;
+  // FrameOpener's: what its payload is, of a frame that has passed VerifyFrame; or what was wrong with it.
+  std::optional<absl::StatusOr<std::unique_ptr<OpenedPayload>>> opened = std::nullopt;
   std::shared_ptr<const void> codec_owner = nullptr;  // what opens it lives in
 };
 

@@ -35,7 +35,7 @@ class Trio:
         self.prefill = self.make_prefill(0)
         self.others = [Server("decode", options.bin / "aludel-decode", f"""
 listen: "127.0.0.1:{ports[2]}" admin_listen: "127.0.0.1:{ports[3]}" served_model_name: "m"
-engine {{ directory: "{model}" threads: 1 max_num_seqs: 2 max_context: 4096 }} {codec}
+engine {{ directory: "{model}" threads: 1 max_num_seqs: 2 max_context: 2048 }} {codec}
 transport {{ }} prefill_targets: "127.0.0.1:{ports[0]}"
 handoff_timeout_ms: 120000 probe_interval_ms: 200 probe_max_interval_ms: 200
 """, folder, ports[3]), Server("gateway", options.bin / "aludel-gateway", f"""
@@ -52,7 +52,7 @@ models {{ name: "m" directory: "{model}" decode_targets: "127.0.0.1:{ports[2]}" 
         codec = f'codec {{ artifact: "{self.options.codec}" }}' if self.options.codec else ""
         return Server("prefill", self.options.bin / "aludel-prefill", f"""
 listen: "127.0.0.1:{self.ports[0]}" admin_listen: "127.0.0.1:{self.ports[1]}"
-engine {{ directory: "{self.options.model}" threads: 1 max_num_seqs: 2 max_context: 4096 }} {codec}
+engine {{ directory: "{self.options.model}" threads: 1 max_num_seqs: 2 max_context: 2048 }} {codec}
 transport {{ {f"testing {{ bytes_per_second: {rate} }}" if rate else ""} }}
 store {{ memory_bytes: 0 }} run_timeout_ms: 120000
 """, self.folder, self.ports[1])

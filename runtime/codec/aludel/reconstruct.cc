@@ -128,9 +128,32 @@ absl::StatusOr<const DecoderGroup*> FindGroup(const std::vector<DecoderGroup>& g
                                              coverage.first_layer, coverage.first_layer + coverage.layers));
 }
 
-absl::Status FrameError(const FrameCoverage& coverage, const absl::Status& status) {
-  return absl::DataLossError(
-      absl::StrFormat("frame of layer %d: %s", coverage.first_layer, status.message()));
+// Codes of a frame on the host.
+struct OpenedCodes : OpenedPayload {
+  std::vector<uint8_t> planes;
+  PlaneScale scale;
+};
+
+// The codes in a payload, in `room` where they are not the payload's own bytes. DataLoss where it holds none; OutOfRange where they
+// are not like those that calibration saw, if that is to be asked.
+absl::StatusOr<OpenedPlanes> OpenCodes(const AludelShape& shape, const std::vector<DecoderGroup>& groups,
+                                       const DecoderGroup& group, const FrameCoverage& coverage,
+                                       absl::Span<const uint8_t> payload, bool check_range,
+                                       std::vector<uint8_t>* room) {
+  absl::StatusOr<OpenedPlanes> opened =
+      OpenPlanes(payload, group.grid, shape.packing, group.coder.get(), coverage.tokens, room);
+  if (!opened.ok()) {
+    return absl::DataLossError(
+        absl::StrFormat("frame of layer %d: %s", coverage.first_layer, opened.status().message()));
+  }
+  // Of a cut frame nobody can tell.
+  const bool cut = shape.planes > 0 && shape.planes < group.grid.planes;
+  if (check_range && shape.range.has_value() && !cut) {
+    ALUDEL_RETURN_IF_ERROR(
+        CheckCodeRange(shape, static_cast<size_t>(&group - groups.data()),
+                       CountCodes(opened->bytes, group.grid.bits, shape.packing, coverage.tokens)));
+  }
+  return opened;
 }
 
 class AludelDecoder : public KvDecoder {
@@ -185,33 +208,47 @@ class AludelDecoder : public KvDecoder {
         payload = joined;
       }
     }
-    std::vector<uint8_t>& opened =
+    std::vector<uint8_t>& room =
         work_.planes->Next(HasHostPlanes() ? MostPlaneBytes(*group, shape_.packing, coverage.tokens) : 0);
-    const absl::StatusOr<OpenedPlanes> planes =
-        OpenPlanes(payload, group->grid, shape_.packing, group->coder.get(), coverage.tokens, &opened);
-    if (!planes.ok()) return FrameError(coverage, planes.status());
-    ALUDEL_RETURN_IF_ERROR(CheckRange(*group, planes->bytes, coverage.tokens));
+    // Of a frame in two parts the second would come too late to fail a prompt whose answer has begun.
+    ALUDEL_ASSIGN_OR_RETURN(const OpenedPlanes planes, OpenCodes(shape_, groups_, *group, coverage, payload,
+                                                                 /*check_range=*/upgrades_.empty(), &room));
+    return Reconstruct(*group, coverage, planes.bytes, planes.scale, target);
+  }
+
+  absl::Status ApplyOpened(const FrameCoverage& coverage, const OpenedPayload& opened,
+                           const KvTarget& target) override {
+    ALUDEL_ASSIGN_OR_RETURN(const DecoderGroup* group, GroupOf(coverage, target));
+    const auto& codes = static_cast<const OpenedCodes&>(opened);
+    std::vector<uint8_t>& room = work_.planes->Next(codes.planes.size());
+    room.assign(codes.planes.begin(), codes.planes.end());
+    return Reconstruct(*group, coverage, room, codes.scale, target);
+  }
+
+ private:
+  // Enqueues it. What the packing has decoded lies in the staging ring's slot.
+  absl::Status Reconstruct(const DecoderGroup& group, const FrameCoverage& coverage,
+                           absl::Span<const uint8_t> planes, const PlaneScale& scale,
+                           const KvTarget& target) {
     Device& device = *model_.device();
-    const size_t bytes = planes->bytes.size();
-    if (work_.wire.size() < bytes) {
-      ALUDEL_ASSIGN_OR_RETURN(work_.wire, device.Allocate(bytes));
+    if (work_.wire.size() < planes.size()) {
+      ALUDEL_ASSIGN_OR_RETURN(work_.wire, device.Allocate(planes.size()));
     }
-    device.CopyToDevice(work_.wire.data(), planes->bytes.data(), bytes, model_.stream());
+    device.CopyToDevice(work_.wire.data(), planes.data(), planes.size(), model_.stream());
     if (HasHostPlanes()) work_.planes->Enqueued();
-    const std::vector<LatentPlane> layout = PlanesOf(planes->scale.bits, shape_.packing, coverage.tokens);
+    const std::vector<LatentPlane> layout = PlanesOf(scale.bits, shape_.packing, coverage.tokens);
     for (int64_t begin = 0; begin < coverage.tokens; begin += work_.max_rows) {
       const int64_t rows = std::min<int64_t>(work_.max_rows, coverage.tokens - begin);
       const int64_t position = coverage.token_begin + begin;
       const TensorView u = Inputs(position, rows);
-      device.ops().UnpackLatents(work_.wire.as<uint8_t>(), layout, begin, planes->scale.step,
-                                 u.Cols(side() + ones_, group->shape.rank), model_.stream());
-      const TensorView kv = Decode(*group, u.Cols(0, group->inputs + ones_));
-      target.model->WriteKvLayers(group->shape.first_layer, position, target.blocks, kv, *target.pool);
+      device.ops().UnpackLatents(work_.wire.as<uint8_t>(), layout, begin, scale.step,
+                                 u.Cols(side() + ones_, group.shape.rank), model_.stream());
+      const TensorView kv = Decode(group, u.Cols(0, group.inputs + ones_));
+      target.model->WriteKvLayers(group.shape.first_layer, position, target.blocks, kv, *target.pool);
     }
     return Enqueued(device, model_.stream());
   }
 
- private:
   // The group that a frame holds whole, after every check of its coverage.
   absl::StatusOr<const DecoderGroup*> GroupOf(const FrameCoverage& coverage, const KvTarget& target) const {
     FrameCoverage one_layer = coverage;
@@ -219,15 +256,6 @@ class AludelDecoder : public KvDecoder {
     if (!upgrades_.empty()) one_layer.plane = 0;  // PlaneUpgrades asks for its own
     ALUDEL_RETURN_IF_ERROR(CheckLayerFrame(one_layer, model_.config().layers, target));
     return FindGroup(groups_, coverage);
-  }
-
-  // OutOfRange where a frame's codes are not like those that calibration saw. Of a cut frame nobody can tell; and of one in two parts
-  // the second would come too late to fail a prompt whose answer has begun.
-  absl::Status CheckRange(const DecoderGroup& group, absl::Span<const uint8_t> planes, int64_t tokens) const {
-    const bool cut = shape_.planes > 0 && shape_.planes < group.grid.planes;
-    if (!shape_.range.has_value() || cut || !upgrades_.empty()) return absl::OkStatus();
-    return CheckCodeRange(shape_, static_cast<size_t>(&group - groups_.data()),
-                          CountCodes(planes, group.grid.bits, shape_.packing, tokens));
   }
 
   size_t element() const { return SizeOf(model_.options().compute); }
@@ -302,18 +330,22 @@ class AludelDecoderFactory : public DecoderFactory, public PayloadOpener {
     return std::make_unique<AludelDecoder>(model_, shape_, side_, groups_, spec_.base_planes, work_.get());
   }
 
-  // Pictures take many times what rANS does.
+  // Pictures take many times what rANS does; and beside a device whatever is decoded keeps the thread that feeds it. The parts of a
+  // frame are joined by the decoder that has its base.
   const PayloadOpener* opener() const override {
-    return shape_.packing == LatentPacking::kVideo ? this : nullptr;
+    const bool beside_device =
+        dynamic_cast<StreamMarks*>(model_.device()) != nullptr && shape_.packing != LatentPacking::kFixed;
+    const bool slow = shape_.packing == LatentPacking::kVideo || beside_device;
+    return slow && spec_.base_planes == 0 ? this : nullptr;
   }
-  absl::StatusOr<std::vector<uint8_t>> Open(const FrameCoverage& coverage,
-                                            absl::Span<const uint8_t> payload) const override {
+  absl::StatusOr<std::unique_ptr<OpenedPayload>> Open(const FrameCoverage& coverage,
+                                                      absl::Span<const uint8_t> payload) const override {
     ALUDEL_ASSIGN_OR_RETURN(const DecoderGroup* const group, FindGroup(groups_, coverage));
-    std::vector<uint8_t> planes;
-    const absl::StatusOr<OpenedPlanes> opened =
-        OpenPlanes(payload, group->grid, shape_.packing, group->coder.get(), coverage.tokens, &planes);
-    if (!opened.ok()) return FrameError(coverage, opened.status());
-    return VideoCoder::AsTheyAre(opened->bytes);
+    auto codes = std::make_unique<OpenedCodes>();
+    ALUDEL_ASSIGN_OR_RETURN(OpenedPlanes opened, OpenCodes(shape_, groups_, *group, coverage, payload,
+                                                           /*check_range=*/true, &codes->planes));
+    codes->scale = std::move(opened.scale);
+    return codes;
   }
 
  private:

@@ -52,11 +52,6 @@ absl::Status CheckSize(const std::vector<int>& bits, int64_t tokens) {
       rank, kMaxPictureSide, kMaxPictureSide, kMaxPictureSamples));
 }
 
-void WriteAsTheyAre(absl::Span<const uint8_t> planes, uint8_t* payload) {
-  payload[0] = kAsTheyAre;
-  std::copy(planes.begin(), planes.end(), payload + 1);
-}
-
 }  // namespace
 
 VideoFailures GetVideoFailures() { return TheFailures().Get(); }
@@ -76,12 +71,6 @@ absl::Status VideoCoder::CheckDecoder(const std::vector<LatentGrid>& grids) {
 
 size_t VideoCoder::MaxBytes(const std::vector<int>& bits, int64_t tokens) {
   return 1 + PlaneBytes(bits, LatentPacking::kVideo, tokens);
-}
-
-std::vector<uint8_t> VideoCoder::AsTheyAre(absl::Span<const uint8_t> planes) {
-  std::vector<uint8_t> payload(1 + planes.size());
-  WriteAsTheyAre(planes, payload.data());
-  return payload;
 }
 
 size_t VideoCoder::Encode(absl::Span<const uint8_t> planes, int64_t tokens,
@@ -106,7 +95,8 @@ size_t VideoCoder::Encode(absl::Span<const uint8_t> planes, int64_t tokens,
       return 1 + low_bytes + slice->size();
     }
   }
-  WriteAsTheyAre(planes, payload.data());
+  payload[0] = kAsTheyAre;
+  std::copy(planes.begin(), planes.end(), payload.begin() + 1);
   return 1 + planes.size();
 }
 

@@ -39,9 +39,6 @@ class VideoCoder : public LatentCoder {
   // Bound on a payload's bytes.
   static size_t MaxBytes(const std::vector<int>& bits, int64_t tokens);
 
-  // The payload of planes that are in no picture: what Decode reads at once.
-  static std::vector<uint8_t> AsTheyAre(absl::Span<const uint8_t> planes);
-
   // Codes are left as they are where a picture would take more, or libx265 fails: GetVideoFailures.
   size_t Encode(absl::Span<const uint8_t> planes, int64_t tokens, absl::Span<uint8_t> payload) const override;
   absl::StatusOr<PlaneScale> Decode(absl::Span<const uint8_t> payload, int64_t tokens,

@@ -18,17 +18,26 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Adds 1 to every byte; of layer `bad_layer` it says that they are none. While it is shut it is at its first frame.
+struct Bytes : OpenedPayload {
+  std::vector<uint8_t> bytes;
+};
+
+std::vector<uint8_t> BytesOf(const PendingFrame& frame) {
+  return static_cast<const Bytes&>(*frame.opened->value()).bytes;
+}
+
+// Adds 1 to every byte; of layer `bad_layer` it says that they are none. While it is shut it is at its first frames.
 class SlowOpener : public PayloadOpener {
  public:
-  absl::StatusOr<std::vector<uint8_t>> Open(const FrameCoverage& coverage,
-                                            absl::Span<const uint8_t> payload) const override {
+  absl::StatusOr<std::unique_ptr<OpenedPayload>> Open(const FrameCoverage& coverage,
+                                                      absl::Span<const uint8_t> payload) const override {
     absl::MutexLock lock(&mutex_);
     ++begun_;
     mutex_.Await(absl::Condition(&open_));
     if (coverage.first_layer == bad_layer) return absl::DataLossError("no picture");
-    std::vector<uint8_t> opened(payload.begin(), payload.end());
-    for (uint8_t& byte : opened) ++byte;
+    auto opened = std::make_unique<Bytes>();
+    opened->bytes.assign(payload.begin(), payload.end());
+    for (uint8_t& byte : opened->bytes) ++byte;
     return opened;
   }
   void Shut(bool shut) {
@@ -41,6 +50,11 @@ class SlowOpener : public PayloadOpener {
     mutex_.Await(absl::Condition(&begun));
   }
 
+  int begun() const {
+    absl::MutexLock lock(&mutex_);
+    return begun_;
+  }
+
   int bad_layer = -1;  // set before it is used
 
  private:
@@ -49,12 +63,31 @@ class SlowOpener : public PayloadOpener {
   bool open_ ABSL_GUARDED_BY(mutex_) = true;
 };
 
+class OpenedDecoder : public KvDecoder {
+ public:
+  explicit OpenedDecoder(std::unique_ptr<KvDecoder> raw) : raw_(std::move(raw)) {}
+  absl::Status Begin(const KvTarget& target) override { return raw_->Begin(target); }
+  absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
+                     const KvTarget& target) override {
+    return raw_->Apply(coverage, payload, target);
+  }
+  absl::Status ApplyOpened(const FrameCoverage& coverage, const OpenedPayload& opened,
+                           const KvTarget& target) override {
+    return raw_->Apply(coverage, static_cast<const Bytes&>(opened).bytes, target);
+  }
+
+ private:
+  const std::unique_ptr<KvDecoder> raw_;
+};
+
 // `raw` with every byte of a payload one less, and an opener.
 class OpenedDecoders : public DecoderFactory {
  public:
   explicit OpenedDecoders(const Transformer& model)
       : OpenedDecoders(OpenDecoders("raw", "", model).value()) {}
-  absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override { return raw_->NewDecoder(); }
+  absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
+    return std::make_unique<OpenedDecoder>(raw_->NewDecoder().value());
+  }
   const PayloadOpener* opener() const override { return &slow; }
 
   SlowOpener slow;
@@ -106,7 +139,7 @@ std::vector<PendingFrame> Await(FrameOpener& opener, size_t frames) {
 TEST(FrameOpener, OpensInOrderAndDropsWhatItIsAt) {
   SlowOpener slow;
   slow.Shut(true);
-  FrameOpener opener([] {});
+  FrameOpener opener(/*threads=*/1, [] {});
   int released = 0;
   const FrameStore::Frame frames[] = {SmallFrame(10), SmallFrame(20), SmallFrame(30), SmallFrame(40)};
   opener.Push(Pending(1, frames[0], &released), &slow);
@@ -121,14 +154,40 @@ TEST(FrameOpener, OpensInOrderAndDropsWhatItIsAt) {
   const std::vector<PendingFrame> opened = Await(opener, 2);
   ASSERT_EQ(opened.size(), 2u);
   EXPECT_EQ(opened[0].id, 2u);
-  EXPECT_EQ(opened[0].opened->value(), std::vector<uint8_t>{21});
-  EXPECT_EQ(opened[1].opened->value(), std::vector<uint8_t>{41}) << "the next try's";
+  EXPECT_EQ(BytesOf(opened[0]), std::vector<uint8_t>{21});
+  EXPECT_EQ(BytesOf(opened[1]), std::vector<uint8_t>{41}) << "the next try's";
   EXPECT_EQ(released, 2);
+}
+
+TEST(FrameOpener, OpensAsManyAtATimeAsItHasThreads) {
+  SlowOpener slow;
+  slow.Shut(true);
+  FrameOpener opener(/*threads=*/3, [] {});
+  int released = 0;
+  std::vector<FrameStore::Frame> frames;
+  for (uint8_t i = 0; i < 9; ++i) frames.push_back(SmallFrame(i));
+  for (SequenceId i = 0; i < frames.size(); ++i) opener.Push(Pending(1 + i / 3, frames[i], &released), &slow);
+  slow.AwaitBegun(3);  // the first sequence's
+  opener.Drop(1);
+  EXPECT_EQ(released, 0) << "they are read";
+  opener.Drop(3);
+  EXPECT_EQ(released, 3) << "nobody has read them";
+  slow.Shut(false);
+  std::vector<PendingFrame> opened = Await(opener, 3);
+  ASSERT_EQ(opened.size(), 3u);
+  std::vector<uint8_t> bytes;
+  for (const PendingFrame& frame : opened) {
+    EXPECT_EQ(frame.id, 2u);
+    bytes.push_back(BytesOf(frame).front());
+  }
+  EXPECT_THAT(bytes, ::testing::UnorderedElementsAre(4, 5, 6));
+  opener.Stop();
+  EXPECT_EQ(released, 6);
 }
 
 TEST(FrameOpener, ChecksBeforeItOpens) {
   SlowOpener slow;
-  FrameOpener opener([] {});
+  FrameOpener opener(/*threads=*/2, [] {});
   int released = 0;
   FrameStore::Frame torn = SmallFrame(10);
   torn.payload[0] = 11;
@@ -144,7 +203,7 @@ TEST(FrameOpener, ReleasesAllAtItsEnd) {
   int released = 0;
   const FrameStore::Frame frame = SmallFrame(10);
   {
-    FrameOpener opener([] {});
+    FrameOpener opener(/*threads=*/2, [] {});
     for (int i = 0; i < 5; ++i) opener.Push(Pending(1, frame, &released), &slow);
     slow.AwaitBegun(1);
     std::thread later([&slow] {
@@ -212,6 +271,19 @@ TEST_F(OpenedHandoff, FallsBackWhereAPayloadHoldsNothing) {
   EXPECT_EQ(recorder->tokens(), WithoutEnd(question_.answer));
   EXPECT_TRUE(recorder->result().fell_back);
   EXPECT_THAT(std::string(recorder->result().fallback_reason.message()), HasSubstr("no picture"));
+}
+
+TEST_F(OpenedHandoff, OpensNoFrameOfMoreTokensThanAreHandedOver) {
+  FrameHeader header = DecodeFrameHeader(frames_[0].header).value();
+  header.coverage.tokens = 1 << 30;
+  const auto bytes = EncodeFrameHeader(header, frames_[0].payload);
+  const std::vector<FrameStore::Frame> large = {{{bytes.begin(), bytes.end()}, frames_[0].payload}};
+  const auto recorder = Begin();
+  Send(large);
+  ASSERT_TRUE(recorder->WaitDone());
+  EXPECT_EQ(recorder->tokens(), WithoutEnd(question_.answer));
+  EXPECT_TRUE(recorder->result().fell_back);
+  EXPECT_EQ(codec_.slow.begun(), 0);
 }
 
 TEST_F(OpenedHandoff, BeginsAgainWithoutTheFramesOfItsFirstTry) {

@@ -54,15 +54,16 @@ TEST_F(LostEngine, EndsEveryRequestWithAnErrorAndThenTheProcess) {
   const GenerateSpec spec{questions[0].prompt, {}, kNever, decoders.get(), handed_over};
   const SequenceId id = engine_->Generate(spec, handed).value();
 
-  // In one of the first steps; steps that are replayed launch nothing by themselves, and no request ends before it.
+  // It wants memory, which a lost card has none of.
+  FrameStore sent(encoders->spec().kind);
+  std::vector<std::shared_ptr<Recorder>> recorders = {std::make_shared<Recorder>()};
+  ASSERT_TRUE(engine_->Prefill({LongPrompt(), 500, kNever, encoders.get(), &sent}, recorders[0]).ok());
+
+  // In one of the next steps; steps that are replayed launch nothing by themselves, and no request ends before it.
   FailAtLaunch(static_cast<int64_t>(random() % 40), cudaErrorIllegalAddress);
-  std::vector<std::shared_ptr<Recorder>> recorders;
   for (const Question& question : questions) {
     recorders.push_back(Ask(question, {.max_tokens = 700, .ignore_eos = true}));
   }
-  FrameStore sent(encoders->spec().kind);
-  auto& prefill = recorders.emplace_back(std::make_shared<Recorder>());
-  ASSERT_TRUE(engine_->Prefill({LongPrompt(), 500, kNever, encoders.get(), &sent}, prefill).ok());
   for (const auto& recorder : recorders) {
     ASSERT_TRUE(recorder->WaitDone());
     EXPECT_EQ(recorder->status().code(), absl::StatusCode::kInternal) << recorder->status();
