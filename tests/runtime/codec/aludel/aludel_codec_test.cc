@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/stream_marks.h"
 #include "runtime/codec/aludel/affine.h"
 #include "runtime/codec/aludel/encode.h"
 #include "runtime/codec/aludel/reconstruct.h"
@@ -126,7 +127,9 @@ class KeepingAludel : public ::testing::TestWithParam<Structure> {
     const int64_t directions = GetParam().directions;
     const int64_t side = !has_side ? 0 : directions > 0 ? directions : hidden;
     const int64_t rank = outputs + 1;
-    const LatentGrid grid{1.0f / 1024, std::vector<int>(rank, 16)};
+    const bool scales = shape_.packing == LatentPacking::kRans;
+    const LatentGrid grid{1.0f / 1024, std::vector<int>(rank, 16),
+                          std::vector<float>(scales ? rank : 0, 0.999f)};
     AludelEncoderGroup encoder{HostMatrix::Zeros(rank, outputs),
                                HostMatrix::Zeros(has_side ? rank : 0, has_side ? hidden : 0),
                                std::vector<float>(rank, 0.25f), grid};
@@ -190,6 +193,51 @@ TEST_P(KeepingAludel, MakesEncodersBesideTheModelsStream) {
   EXPECT_TRUE(device.Synchronize(side_.model().stream()).ok());
 }
 
+// In all packings that decode to codes, as the host would on other threads; later frames first.
+TEST_P(KeepingAludel, GivesTheSameLogitsOverPayloadsThatAreOpenedBefore) {
+  Device& device = *side_.device();
+  const auto encode = MakeAludelEncoders("keep", "", shape_, encoder_, side_.model()).value();
+  const auto decode = MakeAludelDecoders("keep", "", shape_, decoder_, side_.model()).value();
+  const bool decoded = shape_.packing != LatentPacking::kFixed;
+  const bool beside_device = dynamic_cast<StreamMarks*>(&device) != nullptr;
+  EXPECT_EQ(decode->opener() != nullptr, decoded && beside_device);
+  if (!decoded) return;
+  const auto& opener = dynamic_cast<const PayloadOpener&>(*decode);
+  const TokenRange range = HandedOver(encode->spec(), kTokens);
+  FrameStore store(encode->spec());
+  EncodeTask task{encode.get(), &store, range.end};
+  ASSERT_TRUE(EncodePrompt(side_.model(), *other_, prompt_, kTokens - 1, absl::MakeSpan(&task, 1)).ok());
+  std::vector<float> logits[2];
+  for (const bool opened : {false, true}) {
+    side_.table() = BlockTable();
+    ASSERT_TRUE(side_.table().Grow(side_.pool(), kTokens).ok());
+    const auto decoder = decode->NewDecoder().value();
+    ASSERT_TRUE(BeginHandoff(*decoder, Target(range)).ok());
+    for (auto frame = store.frames().rbegin(); frame != store.frames().rend(); ++frame) {
+      const FrameCoverage coverage = DecodeFrameHeader(frame->header)->coverage;
+      if (opened) {
+        const auto codes = opener.Open(coverage, frame->payload);
+        ASSERT_TRUE(codes.ok()) << codes.status();
+        EXPECT_TRUE(decoder->ApplyOpened(coverage, **codes, Target(range)).ok());
+      } else {
+        EXPECT_TRUE(decoder->Apply(coverage, frame->payload, Target(range)).ok());
+      }
+    }
+    ASSERT_TRUE(device.Synchronize(side_.model().stream()).ok());
+    ASSERT_TRUE(RunTokens(side_.model(), side_.pool(), side_.table().ids(), prompt_, range.end, kTokens - 1,
+                          nullptr, nullptr)
+                    .ok());
+    logits[opened] = LastLogits();
+  }
+  EXPECT_EQ(logits[0], logits[1]);
+
+  FrameCoverage coverage = DecodeFrameHeader(store.frames()[0].header)->coverage;
+  const absl::Span<const uint8_t> payload = store.frames()[0].payload;
+  EXPECT_EQ(opener.Open(coverage, payload.subspan(1)).status().code(), absl::StatusCode::kDataLoss);
+  coverage.layers += 1;
+  EXPECT_EQ(opener.Open(coverage, payload).status().code(), absl::StatusCode::kDataLoss);
+}
+
 TEST_P(KeepingAludel, GivesTheLogitsOfTheOwnPrefillAndRefusesForeignFrames) {
   ASSERT_TRUE(
       RunTokens(side_.model(), side_.pool(), side_.table().ids(), prompt_, 0, kTokens - 1, nullptr, nullptr)
@@ -246,6 +294,7 @@ INSTANTIATE_TEST_SUITE_P(
     Structures, KeepingAludel,
     ::testing::Values(Structure{"qwen3_qk_norm", -1, 9, LatentPacking::kFixed, 0, 0},
                       Structure{"qwen2_bias", 0, 9, LatentPacking::kDeflate, 0, 0},
+                      Structure{"qwen2_bias", -1, 9, LatentPacking::kRans, 1, 0},
                       Structure{"llama_head_dim", 0, 1, LatentPacking::kDeflate, 2, 3},
                       Structure{"llama_head_dim", 0, 9, LatentPacking::kDeflate, 2, 0, 16},
                       Structure{"mistral_sliding", -1, 1, LatentPacking::kDeflate, 0, 1}));
