@@ -3,7 +3,8 @@
 # questions about passages of up to some 1,000 tokens, into build/models/tinyllama-reader-codec, or of `short`, which learned from
 # short passages alone, into build/models/tinyllama-codec. Its work is done where the artifact is there; an interrupted run finds
 # its intermediate files again. It took 70 and 78 minutes on two cores that had other work, too, and takes at most three
-# hours: what does not fit is left out, and it says what.
+# hours: what does not fit is left out, and it says what. The decoder for `reader` then learns some texts that are no language
+# (base64, numbers, nearly blank lines, symbols, one word again and again): 29 minutes of two busy cores more.
 #
 #   deploy/demo/tinyllama/calibrate.sh [reader | short] [--all] [--further]
 #
@@ -49,7 +50,7 @@ fit() { # FORMAT FLAG...
   fi
   calibrate --format "$@" --group-layers 5 --linear --tuning-data $models/texts/tuning.jsonl --budget 3h
 }
-[[ -f $models/texts/calibration.jsonl && -f $models/texts/tuning.jsonl && -f $models/texts/further.jsonl ]] ||
+[[ -f $models/texts/calibration.jsonl && -f $models/texts/odd.jsonl ]] ||
   deploy/demo/tinyllama/texts.py --out $models/texts
 if $all; then
   # The most layers first: what the models computed for them serves the others.
@@ -61,5 +62,7 @@ if $all; then
 fi
 # Last, so that servers offer it first.
 fit aludel-codes --recomputed-layers -1 --bytes-per-token 780
+# States are kept until all is done.
+if [[ $consumer == reader && -d $models/tinyllama-states ]]; then calibrate --format aludel-codes --retune --tuning-data $models/texts/odd.jsonl; fi
 if $further; then calibrate --format aludel-codes --retune --tuning-data $models/texts/further.jsonl; fi
 if $fitted; then rm -rf $models/tinyllama-states; fi

@@ -3,15 +3,15 @@
 
     texts.py --out build/texts
 
-writes calibration.jsonl, tuning.jsonl, further.jsonl, to measure questions.jsonl (passages of 60 to 350 tokens), long.jsonl (about
-1,000), english.txt, code.txt and languages.txt.
+writes calibration.jsonl, tuning.jsonl, odd.jsonl, further.jsonl, to measure questions.jsonl (passages of 60 to 350 tokens), long.jsonl
+(about 1,000), english.txt, code.txt, languages.txt and texts that are no language (odd-*.txt).
 
 Half of the calibration prompts are questions about generated passages, one in six of them a long one, a sixth each
 English prose, program code and other languages. They come from Debian's packages (debian-faq and its translations,
 python3's library, licenses), so their text follows from what is installed. Of every source the last fifth is kept for
 measuring. tuning.jsonl asks several questions about each of its passages, one line behind the other; a fifth of these are
 long, those of calibration.jsonl among them. It has a text for every fifth passage of the others. further.jsonl is more of the
-same, mostly about short passages, for who has two more hours.
+same, mostly about short passages, for who has two more hours; odd.jsonl has a part of it, and between that texts that are no language.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "train"))
+import odd_texts  # noqa: E402
 from generator import Generator  # noqa: E402
 
 FAQ = Path("/usr/share/doc/debian/FAQ")
@@ -35,6 +36,7 @@ LANGUAGES = ("de", "fr", "it", "ja", "nl", "ru", "zh-cn")
 PACKAGES = ["debian-faq"] + [f"debian-faq-{language}" for language in LANGUAGES]
 KEPT = 0.2
 Facts = Tuple[int, int]  # of a passage, at least and at most
+Group = List[Dict[str, object]]  # lines that begin alike
 SHORT: Facts = (4, 24)
 LONG: Facts = (25, 100)  # up to some 1,000 tokens
 
@@ -91,7 +93,7 @@ def questions(count: int, seed: int, size: Facts) -> List[Dict[str, object]]:
     return lines
 
 
-def several(count: int, seed: int, size: Facts, most: int) -> List[List[Dict[str, object]]]:
+def several(count: int, seed: int, size: Facts, most: int) -> List[Group]:
     """At most `most` questions about each of `count` passages."""
     passages = []
     for i in range(count):
@@ -113,11 +115,11 @@ def write(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def write_lines(path: Path, lines: Sequence[Dict[str, object]]) -> None:
+def write_lines(path: Path, lines: Group) -> None:
     write(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
-def tuning(short: int, long: int, texts: int, seed: int) -> List[Dict[str, object]]:
+def tuning(short: int, long: int, texts: int, seed: int) -> List[Group]:
     """So many passages of either size with their questions, and texts of each kind between them, in random order."""
     draw = random.Random(seed)
     groups = several(short, seed, SHORT, 9) + several(long, seed + 1, LONG, 12)
@@ -126,7 +128,19 @@ def tuning(short: int, long: int, texts: int, seed: int) -> List[Dict[str, objec
         for _ in range(texts):
             groups.append([{"text": pieces(draw.choice(fitted), 1, draw, 1200)[0]}])
     draw.shuffle(groups)
-    return [line for group in groups for line in group]
+    return groups
+
+
+def odd(texts: int, passages: List[Group], seed: int) -> List[Group]:
+    """So many texts of each kind that is no language, and passages, lest these be forgotten."""
+    draw = random.Random(seed)
+    groups = odd_texts.groups(texts, draw) + passages
+    draw.shuffle(groups)
+    return groups
+
+
+def write_groups(path: Path, groups: Sequence[Group]) -> None:
+    write_lines(path, [line for group in groups for line in group])
 
 
 def make(out: Path, prompts: int, asked: int, passages: int, seed: int) -> None:
@@ -144,8 +158,12 @@ def make(out: Path, prompts: int, asked: int, passages: int, seed: int) -> None:
             lines += [{"text": piece} for piece in pieces(fitted, count, draw, 1600)]
     draw.shuffle(lines)
     write_lines(out / "questions.jsonl", questions(asked, seed + 1, SHORT))
-    write_lines(out / "tuning.jsonl", tuning(passages, passages // 4, passages // 15, seed + 4))
-    write_lines(out / "further.jsonl", tuning(passages * 5 // 3, passages // 6, passages // 24, seed + 6))
+    for kind, text in odd_texts.fresh(random.Random(seed + 70)).items():
+        write(out / f"odd-{kind}.txt", text)
+    write_groups(out / "tuning.jsonl", tuning(passages, passages // 4, passages // 15, seed + 4))
+    further = tuning(passages * 5 // 3, passages // 6, passages // 24, seed + 6)
+    write_groups(out / "further.jsonl", further)
+    write_groups(out / "odd.jsonl", odd(max(1, passages // 30), further[: passages // 6], seed + 4033))
     write_lines(out / "long.jsonl", questions(60, seed + 2, (80, 100)))
     write_lines(out / "calibration.jsonl", lines)  # last: where it is, the others are
 

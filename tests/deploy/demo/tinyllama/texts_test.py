@@ -71,11 +71,23 @@ class TextsTest(unittest.TestCase):
             self.assertNotIn(json.dumps(line.get("context", "-"))[1:-1], measured)
             self.assertFalse(kept & set(line.get("text", "").splitlines()))
 
+    def test_odd_texts_come_as_a_half_and_whole_between_passages_and_others_to_measure_with(self) -> None:
+        self.make(self.out)
+        lines = [json.loads(line) for line in (self.out / "odd.jsonl").read_text().splitlines()]
+        halves = [line["text"] for line in lines if "text" in line]
+        self.assertEqual(len(halves), 2 * len(texts.odd_texts.KINDS), "one text of each kind")
+        for half, whole in zip(halves[::2], halves[1::2]):
+            self.assertEqual(half, whole[: len(whole) // 2])
+        self.assertTrue(any("question" in line for line in lines))
+        for kind in ("base64", "symbols"):
+            for line in (self.out / f"odd-{kind}.txt").read_text().split("\n\n"):
+                self.assertNotIn(line, halves)
+
     def test_a_seed_decides_everything(self) -> None:
         self.make(self.out / "a")
         self.make(self.out / "b")
         self.make(self.out / "c", seed=8)
-        for name in ("calibration.jsonl", "tuning.jsonl", "questions.jsonl", "long.jsonl", "english.txt"):
+        for name in ("calibration.jsonl", "tuning.jsonl", "odd.jsonl", "odd-numbers.txt", "questions.jsonl", "long.jsonl", "english.txt"):
             first = (self.out / "a" / name).read_bytes()
             self.assertEqual(first, (self.out / "b" / name).read_bytes(), name)
         self.assertNotEqual((self.out / "a/calibration.jsonl").read_bytes(),
