@@ -55,14 +55,14 @@ struct KvTarget {
   const LoraWeights* adapter = nullptr;  // over the model, for this sequence; null: none
 };
 
-// The consumer's half of one handoff. Frames may come in any order; each decodes alone. One per handoff;
-// engine thread only. Nothing is written for a frame that fails a check.
 // What a PayloadOpener has made of a payload; the decoders of its factory know what it is.
 class OpenedPayload {
  public:
   virtual ~OpenedPayload() = default;
 };
 
+// The consumer's half of one handoff. Frames may come in any order; each decodes alone. One per handoff;
+// engine thread only. Nothing is written for a frame that fails a check.
 class KvDecoder {
  public:
   virtual ~KvDecoder() = default;
