@@ -50,7 +50,8 @@ KINDS: Dict[str, Tuple[Callable[[random.Random, int], str], int]] = {
 
 
 def groups(count: int, draw: random.Random) -> List[List[Dict[str, object]]]:
-    """`count` texts of each kind, each as its first half and as the whole: a tuning learns what follows the half."""
+    """`count` texts of each kind, each as its first half and as the whole. Where both share half of the whole's tokens, as about half of
+    them do, a tuning learns what follows; of the others, how each goes on."""
     found: List[List[Dict[str, object]]] = []
     for make, most in KINDS.values():
         for _ in range(count):

@@ -146,7 +146,7 @@ absl::StatusOr<OpenedPlanes> OpenCodes(const AludelShape& shape, const std::vect
     return absl::DataLossError(
         absl::StrFormat("frame of layer %d: %s", coverage.first_layer, opened.status().message()));
   }
-  // Of a cut frame nobody can tell.
+  // The codes of a cut frame say too little.
   const bool cut = shape.planes > 0 && shape.planes < group.grid.planes;
   if (check_range && shape.range.has_value() && !cut) {
     ALUDEL_RETURN_IF_ERROR(

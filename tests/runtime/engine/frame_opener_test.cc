@@ -171,7 +171,7 @@ TEST(FrameOpener, OpensAsManyAtATimeAsItHasThreads) {
   opener.Drop(1);
   EXPECT_EQ(released, 0) << "they are read";
   opener.Drop(3);
-  EXPECT_EQ(released, 3) << "nobody has read them";
+  EXPECT_EQ(released, 3) << "none of them has been begun";
   slow.Shut(false);
   std::vector<PendingFrame> opened = Await(opener, 3);
   ASSERT_EQ(opened.size(), 3u);
